@@ -1,0 +1,74 @@
+"""turnfold keeps every turn of a long conversation in your own database and folds the old ones into summaries."""
+
+from turnfold.compaction import compact_if_needed, compact_session, should_compact
+from turnfold.context import Context, LeftOut, TokenBudget, assemble_context
+from turnfold.errors import (
+    CompactionInProgress,
+    DatabaseUnavailable,
+    InvalidAnswer,
+    InvalidArgument,
+    InvalidSummary,
+    InvalidTurn,
+    LeaseLost,
+    MissingExtra,
+    SchemaMismatch,
+    TurnConflict,
+    TurnfoldError,
+    UnknownSession,
+    UnknownSummary,
+    UnreadableConversation,
+)
+from turnfold.models import Model, Prompt, extractive
+from turnfold.records import CompactionStats, Lease, Progress, SessionRecord, SummaryRecord, Tier, Turn
+from turnfold.repository import AsyncRepository, Repository
+from turnfold.sql.engine import create_engine, prepare_sqlite
+from turnfold.sql.migrate import include_name, migrate
+from turnfold.sql.repository import BoundRepository, SqlRepository
+from turnfold.summarizer import Summarizer
+from turnfold.tokens import EstimatingCounter, ExactCounter, TokenCounter
+
+__all__ = [
+    "AsyncRepository",
+    "BoundRepository",
+    "CompactionInProgress",
+    "CompactionStats",
+    "Context",
+    "DatabaseUnavailable",
+    "EstimatingCounter",
+    "ExactCounter",
+    "InvalidAnswer",
+    "InvalidArgument",
+    "InvalidSummary",
+    "InvalidTurn",
+    "Lease",
+    "LeaseLost",
+    "LeftOut",
+    "MissingExtra",
+    "Model",
+    "Progress",
+    "Prompt",
+    "Repository",
+    "SchemaMismatch",
+    "SessionRecord",
+    "SqlRepository",
+    "Summarizer",
+    "SummaryRecord",
+    "Tier",
+    "TokenBudget",
+    "TokenCounter",
+    "Turn",
+    "TurnConflict",
+    "TurnfoldError",
+    "UnknownSession",
+    "UnknownSummary",
+    "UnreadableConversation",
+    "assemble_context",
+    "compact_if_needed",
+    "compact_session",
+    "create_engine",
+    "extractive",
+    "include_name",
+    "migrate",
+    "prepare_sqlite",
+    "should_compact",
+]

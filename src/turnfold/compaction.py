@@ -1,0 +1,334 @@
+"""The three functions of turnfold, over one core.
+
+The core is written once, as coroutines that await nothing but the repository and the summarizer that they were handed.
+Here they are driven without a loop. No connection is open while the summarizer works: every call to the
+repository is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import uuid4
+
+from turnfold.drive import drive, immediately
+from turnfold.errors import CompactionInProgress, TurnfoldError
+from turnfold.planning import (
+    Chunk,
+    Limits,
+    batches_to_condense,
+    check_count,
+    check_threshold,
+    next_chunk,
+    smallest_chunk_worth_a_call,
+)
+from turnfold.records import (
+    CompactionStats,
+    Lease,
+    Progress,
+    SessionRecord,
+    SummaryRecord,
+    Tier,
+    Turn,
+    check_session_id,
+    derived_summary_id,
+)
+from turnfold.repository import AsyncRepository, Repository
+from turnfold.summarizer import (
+    DEFAULT_MAX_INPUT_TOKENS,
+    FALLBACK_MODEL,
+    AsyncSummarizerProtocol,
+    SummarizerProtocol,
+)
+
+__all__ = ["OnProgress", "compact_if_needed", "compact_session", "should_compact"]
+
+OnProgress = Callable[[Progress], None]
+
+LEASE_SECONDS = 600.0
+"""How long a lease lasts from each model call on: longer than a model may take, and what a dead worker blocks."""
+
+PAGE_OF_TURNS = 200
+
+
+def compact_session(
+    session_id: str,
+    memory_store: Repository,
+    summarizer: SummarizerProtocol,
+    *,
+    fresh_tail_count: int = 16,
+    leaf_chunk_tokens: int = 20_000,
+    condensed_min_fanout: int = 4,
+    max_condense_depth: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> CompactionStats:
+    """Fold all turns of a session but the pinned ones, the newest `fresh_tail_count` and what waits for a tool.
+
+    Turns are folded in chunks of about `leaf_chunk_tokens` tokens, then `condensed_min_fanout` or more summaries of
+    one depth into one of the next, from depths up to `max_condense_depth` (None or -1: no bound). Each summary is
+    written as soon as it is made: after an interruption the next call goes on. A session without turns gives empty
+    stats. `on_progress` is called after each summary.
+
+    Raises `InvalidArgument` for a limit out of range, `CompactionInProgress` where another worker compacts the session,
+    `LeaseLost` where one took over meanwhile, and whatever the model raises.
+    """
+    check_session_id(session_id)
+    limits = Limits(
+        fresh_tail_count=fresh_tail_count,
+        leaf_chunk_tokens=leaf_chunk_tokens,
+        condensed_min_fanout=condensed_min_fanout,
+        max_condense_depth=max_condense_depth,
+    )
+    return drive(_compact(session_id, _async(memory_store), immediately(summarizer), limits, _Always(), on_progress))
+
+
+def should_compact(session_id: str, memory_store: Repository, token_budget: int, threshold: float = 0.75) -> bool:
+    """Whether the active context takes more than `threshold` of `token_budget` tokens. Summarizes nothing, and takes
+    the same time at any length of the session.
+
+    Raises `InvalidArgument` unless `token_budget` is at least 1 and `threshold` above 0 and at most 1.
+    """
+    return drive(_should_compact(session_id, _async(memory_store), token_budget, threshold))
+
+
+def compact_if_needed(
+    session_id: str, memory_store: Repository, summarizer: SummarizerProtocol, budget: Any
+) -> CompactionStats | None:
+    """Compact the session if `should_compact` says so; to be called after every turn.
+
+    `budget` is any object: `total` (tokens) is read off it, and `context_threshold`, `fresh_tail_count`,
+    `leaf_chunk_tokens` and `condensed_min_fanout`, with the defaults of `TokenBudget` where it lacks one. A last,
+    partial chunk waits while it is no larger than the summary that would replace it, or once the context is below the
+    threshold.
+
+    Returns None where nothing was written: below the threshold, nothing worth folding, or another worker at it. Raises
+    as `compact_session` does, but for `CompactionInProgress`.
+    """
+    return drive(_compact_if_needed(session_id, _async(memory_store), immediately(summarizer), budget))
+
+
+def _async(memory_store: Repository) -> AsyncRepository:
+    return cast(AsyncRepository, immediately(memory_store))
+
+
+# The core
+
+
+async def _should_compact(session_id: str, store: AsyncRepository, token_budget: int, threshold: float) -> bool:
+    check_session_id(session_id)
+    check_count("token_budget", token_budget, at_least=1)
+    check_threshold("threshold", threshold)
+    return await store.get_session_token_count(session_id) > token_budget * threshold
+
+
+async def _compact_if_needed(
+    session_id: str, store: AsyncRepository, summarizer: AsyncSummarizerProtocol, budget: Any
+) -> CompactionStats | None:
+    limits = Limits(
+        fresh_tail_count=getattr(budget, "fresh_tail_count", 16),
+        leaf_chunk_tokens=getattr(budget, "leaf_chunk_tokens", 20_000),
+        condensed_min_fanout=getattr(budget, "condensed_min_fanout", 4),
+    )
+    threshold = getattr(budget, "context_threshold", 0.75)
+    if not await _should_compact(session_id, store, budget.total, threshold):
+        return None
+    need = _WhileOver(budget.total * threshold, smallest_chunk_worth_a_call(limits, budget.total))
+    try:
+        stats = await _compact(session_id, store, summarizer, limits, need, None)
+    except CompactionInProgress:
+        return None
+    return stats if stats["tiers_used"] else None
+
+
+class _Always:
+    """Every chunk is folded: the caller asked for it."""
+
+    async def justifies(self, chunk: Chunk, session_id: str, store: AsyncRepository) -> bool:
+        return chunk.length > 0
+
+
+@dataclass(frozen=True)
+class _WhileOver:
+    """A full chunk is folded; a partial one while the context is over the threshold and the chunk worth a call."""
+
+    threshold_tokens: float
+    smallest_chunk: int
+
+    async def justifies(self, chunk: Chunk, session_id: str, store: AsyncRepository) -> bool:
+        if chunk.is_full or chunk.tokens <= self.smallest_chunk:
+            return chunk.is_full
+        return await store.get_session_token_count(session_id) > self.threshold_tokens
+
+
+async def _compact(
+    session_id: str,
+    store: AsyncRepository,
+    summarizer: AsyncSummarizerProtocol,
+    limits: Limits,
+    need: _Always | _WhileOver,
+    on_progress: OnProgress | None,
+) -> CompactionStats:
+    lease = await store.acquire_lease(session_id, owner=_owner(), seconds=LEASE_SECONDS)
+    session = await store.get_session(session_id)
+    if session is None:
+        return CompactionStats(
+            leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[]
+        )
+    if lease is None:
+        raise CompactionInProgress(
+            f"session {session_id!r} is being compacted by {session.lease_owner}, until {session.lease_expires_at} at "
+            "the longest; call again later, or use compact_if_needed, which lets the other work"
+        )
+    run = _Run(session, store, summarizer, limits, lease, on_progress)
+    try:
+        await run.fold_leaves(need)
+        await run.condense()
+    except BaseException:
+        with suppress(TurnfoldError):
+            await store.release_lease(run.lease)
+        raise
+    await store.release_lease(run.lease)
+    return run.stats
+
+
+class _Run:
+    """One compaction of one session by one worker, from its lease to its stats."""
+
+    def __init__(
+        self,
+        session: SessionRecord,
+        store: AsyncRepository,
+        summarizer: AsyncSummarizerProtocol,
+        limits: Limits,
+        lease: Lease,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.lease = lease
+        self.stats = CompactionStats(
+            leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[]
+        )
+        self._session = session
+        self._store = store
+        self._summarizer = summarizer
+        self._limits = limits
+        self._on_progress = on_progress
+
+    async def fold_leaves(self, need: _Always | _WhileOver) -> None:
+        newest = await self._store.get_newest_leaf(self._session.id)
+        prior_summary = newest.content if newest else ""
+        turns: list[Turn] = []
+        is_complete = False
+        while True:
+            chunk = next_chunk(turns, self._limits, last_position=self._session.last_position, is_complete=is_complete)
+            if not chunk.is_settled:
+                page = await self._next_turns(turns)
+                is_complete = not page
+                turns += page
+            elif await need.justifies(chunk, self._session.id, self._store):
+                prior_summary = await self._fold(turns[: chunk.length], prior_summary)
+                del turns[: chunk.length]
+            else:
+                return
+
+    async def condense(self) -> None:
+        summaries = await self._store.get_uncompacted_summaries(self._session.id)
+        depth = 0
+        while summaries and depth <= max(summary.depth for summary in summaries):
+            if not self._limits.may_condense_from(depth):
+                return
+            here = [summary for summary in summaries if summary.depth == depth]
+            batches = batches_to_condense(
+                here,
+                min_fanout=self._limits.condensed_min_fanout,
+                max_tokens=getattr(self._summarizer, "max_input_tokens", DEFAULT_MAX_INPUT_TOKENS),
+            )
+            for batch in batches:
+                summaries.append(await self._condense(batch))
+            depth += 1
+
+    async def _next_turns(self, turns: Sequence[Turn]) -> list[Turn]:
+        return await self._store.get_uncovered_turns(
+            self._session.id,
+            after_position=turns[-1].position if turns else 0,
+            limit=max(PAGE_OF_TURNS, len(turns)),
+        )
+
+    async def _fold(self, turns: Sequence[Turn], prior_summary: str) -> str:
+        await self._renew_lease()
+        text, tier = await self._summarizer.summarize_turns(turns, prior_summary=prior_summary)
+        times = [turn.created_at for turn in turns if turn.created_at is not None]
+        await self._write(
+            text,
+            tier,
+            depth=0,
+            first_position=turns[0].position,
+            last_position=turns[-1].position,
+            descendant_count=len(turns),
+            source_token_count=sum(turn.token_count for turn in turns),
+            time_range_start=min(times),
+            time_range_end=max(times),
+            source_turn_ids=tuple(str(turn.id) for turn in turns),
+        )
+        self.stats["leaf_summaries_created"] += 1
+        self.stats["turns_compacted"] += len(turns)
+        self._report(depth=0)
+        return text
+
+    async def _condense(self, children: Sequence[SummaryRecord]) -> SummaryRecord:
+        await self._renew_lease()
+        text, tier = await self._summarizer.summarize_summaries(children)
+        parent = await self._write(
+            text,
+            tier,
+            depth=children[0].depth + 1,
+            first_position=children[0].first_position,
+            last_position=children[-1].last_position,
+            descendant_count=sum(child.descendant_count for child in children),
+            source_token_count=sum(child.token_count for child in children),
+            time_range_start=min(child.time_range_start for child in children),
+            time_range_end=max(child.time_range_end for child in children),
+            child_ids=tuple(child.id for child in children),
+        )
+        self.stats["condensed_summaries_created"] += 1
+        self._report(depth=parent.depth)
+        return parent
+
+    async def _renew_lease(self) -> None:
+        self.lease = await self._store.renew_lease(self.lease, seconds=LEASE_SECONDS)
+
+    async def _write(self, text: str, tier: Tier, *, depth: int, first_position: int, **facts: Any) -> SummaryRecord:
+        counter = self._store.token_counter
+        model = FALLBACK_MODEL if tier == "fallback" else str(getattr(self._summarizer, "model_name", ""))
+        summary = SummaryRecord(
+            id=derived_summary_id(self._session.id, depth, first_position),
+            session_id=self._session.id,
+            depth=depth,
+            content=text,
+            token_count=counter.count(text),
+            counter=counter.name,
+            first_position=first_position,
+            tier=tier,
+            model=model,
+            created_at=datetime.now(UTC),
+            **facts,
+        )
+        await self._store.add_summary(summary, lease=self.lease)
+        self.stats["tiers_used"].append(tier)
+        return summary
+
+    def _report(self, *, depth: int) -> None:
+        if self._on_progress is not None:
+            evictable = self._session.last_position - self._session.covered_position - self._limits.fresh_tail_count
+            compacted = self.stats["turns_compacted"]
+            self._on_progress(
+                Progress(turns_compacted=compacted, turns_to_compact=max(evictable, compacted), depth=depth)
+            )
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"

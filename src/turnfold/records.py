@@ -1,0 +1,289 @@
+"""What crosses the borders between the store, the planner and the caller. Free of SQL and of I/O.
+
+Every record is an immutable value: two of them are equal where all their fields are, whichever database they
+came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Literal, TypedDict
+
+from turnfold.errors import InvalidArgument, InvalidTurn
+
+__all__ = [
+    "CompactionStats",
+    "Content",
+    "Lease",
+    "Progress",
+    "SessionRecord",
+    "SummaryRecord",
+    "Tier",
+    "Turn",
+    "check_session_id",
+    "derived_summary_id",
+    "derived_turn_id",
+]
+
+Content = str | list[Any] | None
+"""What a message says: a text, a list of parts as a provider defines them, or nothing (next to tool calls)."""
+
+Tier = Literal["normal", "aggressive", "fallback"]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+PINNED_ROLES = frozenset({"system", "developer"})
+MAX_ID_CHARACTERS = 255
+"""Two ids of this length fit into one index entry of PostgreSQL, whose limit is 2,704 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a session.
+
+    `pinned` is decided by the role where it is None: `system` and `developer` turns are pinned. `payload` is the
+    original message where it holds more than the other fields; `Turn.from_message` fills it. `created_at` needs a
+    time zone; None means the time of writing.
+
+    The store gives `session_id`, `position` (1, 2, …), `token_count` and `counter` (the name of the counter that
+    counted), and `id` where it is None. What a caller puts into the first four is ignored.
+    """
+
+    role: str
+    content: Content = None
+    _: KW_ONLY
+    id: str | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    pinned: bool | None = None
+    payload: dict[str, Any] | None = None
+    created_at: datetime | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    session_id: str = ""
+    position: int = 0
+    token_count: int = 0
+    counter: str = ""
+
+    @classmethod
+    def from_message(
+        cls,
+        message: Mapping[str, Any],
+        *,
+        id: str | None = None,
+        pinned: bool | None = None,
+        created_at: datetime | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """The turn of one message in OpenAI's chat form or Anthropic's messages form.
+
+        Raises `InvalidTurn` where the message is no object with a role.
+        """
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidTurn(f"a message needs a role, one of {', '.join(ROLES)}: {_shown(message)}")
+        turn = cls(
+            role=message["role"],
+            content=message.get("content"),
+            id=id,
+            name=message.get("name"),
+            tool_calls=message.get("tool_calls"),
+            tool_call_id=message.get("tool_call_id"),
+            pinned=pinned,
+            created_at=created_at,
+            attributes=dict(attributes or {}),
+        )
+        return turn if turn.to_message() == dict(message) else replace(turn, payload=dict(message))
+
+    def to_message(self) -> dict[str, Any]:
+        """The message exactly as it came in."""
+        if self.payload is not None:
+            return dict(self.payload)
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        for key in ("name", "tool_calls", "tool_call_id"):
+            value = getattr(self, key)
+            if value is not None:
+                message[key] = value
+        return message
+
+    def checked(self, where: str) -> Turn:
+        """This turn with `pinned` decided and `created_at` in UTC.
+
+        Raises `InvalidTurn`, naming `where`, for what the store could not give back exactly.
+        """
+        self._check_types(where)
+        for key in ("content", "tool_calls", "payload", "attributes"):
+            _check_json(getattr(self, key), f"{where}: {key}")
+        pinned = self.role in PINNED_ROLES if self.pinned is None else self.pinned
+        created_at = None if self.created_at is None else self.created_at.astimezone(UTC)
+        return replace(self, pinned=pinned, created_at=created_at)
+
+    def _check_types(self, where: str) -> None:
+        if self.role not in ROLES:
+            raise InvalidTurn(f"{where}: unknown role {_shown(self.role)}; use one of {', '.join(ROLES)}")
+        for key, kind, wanted in _KINDS:
+            if not isinstance(getattr(self, key), kind):
+                raise InvalidTurn(f"{where}: {key} is {_shown(getattr(self, key))}; use {wanted}")
+        if self.id is not None:
+            _check_id(self.id, f"{where}: id", InvalidTurn)
+        if not all(isinstance(call, dict) for call in self.tool_calls or ()):
+            raise InvalidTurn(f"{where}: tool_calls is {_shown(self.tool_calls)}; use a list of objects")
+        if self.created_at is not None and self.created_at.utcoffset() is None:
+            raise InvalidTurn(f"{where}: created_at is {_shown(self.created_at)}; use a datetime with a time zone")
+
+
+_KINDS = (
+    ("content", str | list | None, "a text, a list of parts or None"),
+    ("name", str | None, "a text or None"),
+    ("tool_calls", list | None, "a list of objects or None"),
+    ("tool_call_id", str | None, "a text or None"),
+    ("pinned", bool | None, "True, False or None"),
+    ("payload", dict | None, "an object or None"),
+    ("created_at", datetime | None, "a datetime with a time zone or None"),
+    ("attributes", dict, "an object"),
+)
+
+GIVEN_BY_CALLER = tuple(
+    f.name for f in fields(Turn) if f.name not in ("session_id", "position", "token_count", "counter")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRecord:
+    """A text that stands for turns (depth 0, a leaf) or for summaries of the depth below (its children).
+
+    `first_position` and `last_position` bound the turns it stands for, `descendant_count` counts them and the time
+    range spans their `created_at`. `token_count` counts its own text, `source_token_count` its direct sources, both
+    by `counter`. `parent_id` is None while it is uncompacted.
+    """
+
+    id: str
+    session_id: str
+    depth: int
+    content: str
+    token_count: int
+    source_token_count: int
+    first_position: int
+    last_position: int
+    descendant_count: int
+    time_range_start: datetime
+    time_range_end: datetime
+    tier: Tier
+    model: str
+    counter: str
+    created_at: datetime
+    parent_id: str | None = None
+    source_turn_ids: tuple[str, ...] = ()
+    child_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """What the store knows of a session without reading its turns.
+
+    `covered_position` is the position up to which all turns that are not pinned are covered; `active_tokens` counts
+    the active context, `total_tokens` all turns.
+    """
+
+    id: str
+    last_position: int
+    covered_position: int
+    active_tokens: int
+    total_tokens: int
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to compact one session until `expires_at`, by the database's clock. Every write of a summary checks
+    `token`, which grows with each holder."""
+
+    session_id: str
+    owner: str
+    token: int
+    expires_at: datetime
+
+
+class CompactionStats(TypedDict):
+    """What a compaction did; `tiers_used` has one entry per summary written, in order."""
+
+    leaf_summaries_created: int
+    condensed_summaries_created: int
+    turns_compacted: int
+    tiers_used: list[Tier]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a compaction is, after each summary: `turns_compacted` of about `turns_to_compact`, then one condensed
+    summary after the other. `depth` is that of the summary just written."""
+
+    turns_compacted: int
+    turns_to_compact: int
+    depth: int
+
+
+def check_session_id(session_id: str) -> str:
+    """`session_id` itself. Raises `InvalidArgument` unless it is a text of 1 to 255 characters that both databases
+    can hold and index."""
+    _check_id(session_id, "session_id", InvalidArgument)
+    return session_id
+
+
+def derived_turn_id(session_id: str, position: int) -> str:
+    """The id of a turn that came without one: the same on every database."""
+    return f"turn-{_digest(session_id, position)}"
+
+
+def derived_summary_id(session_id: str, depth: int, first_position: int) -> str:
+    """The id of the one summary of a depth that begins at a position: the same on every database."""
+    return f"sum-{_digest(session_id, depth, first_position)}"
+
+
+def _digest(*parts: object) -> str:
+    return blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+
+
+def _check_id(value: object, where: str, error: type[InvalidArgument]) -> None:
+    if not isinstance(value, str):
+        raise error(f"{where} is {_shown(value)}; use a text of 1 to {MAX_ID_CHARACTERS} characters")
+    if not 1 <= len(value) <= MAX_ID_CHARACTERS:
+        raise error(f"{where} has {len(value):,} characters ({_shown(value)}); use 1 to {MAX_ID_CHARACTERS}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise error(f"{where} holds NUL or a lone surrogate ({_shown(value)}); remove it")
+
+
+def _check_json(value: object, where: str) -> None:
+    if value is None or isinstance(value, str):
+        return
+    try:
+        same = json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except RecursionError:
+        raise InvalidTurn(f"{where} is nested too deeply for JSON; flatten it") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidTurn(f"{where} is no JSON ({error}): {_shown(value)}; use what JSON can hold") from None
+    if not _identical(value, same):
+        raise InvalidTurn(f"{where} would come back changed from JSON: {_shown(value)}; use lists and text keys")
+
+
+def _identical(value: object, other: object) -> bool:
+    """Equal with equal types: 1 is not True here, and a key 1 is not "1"."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(_identical(value[key], other[key]) for key in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_identical, value, other))
+    return type(value) is type(other) and value == other
+
+
+def _shown(value: object) -> str:
+    try:
+        text = ascii(value)
+    except RecursionError:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,148 @@
+"""The store as the algorithm sees it: `Repository`, and `AsyncRepository` with the same promises, awaitable.
+
+What the docstrings promise, `turnfold.testing.RepositoryContract` checks; a store of one's own is proven by
+subclassing that suite. Four promises hold for every method:
+
+- a call happens whole or not at all, and holds no connection after it returned;
+- a session that has no turn yet is an empty session: reading it gives nothing and is no error;
+- lists are ordered by position, oldest first, and complete unless `limit` bounds them;
+- what was written is read back equal, character by character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn
+from turnfold.tokens import TokenCounter
+
+__all__ = ["AsyncRepository", "Repository"]
+
+
+class Repository(Protocol):
+    """Turns, summaries and leases of sessions."""
+
+    @property
+    def token_counter(self) -> TokenCounter:
+        """Counts the tokens of every turn appended here, and of the summaries made from them."""
+
+    def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
+        """Write turns at the end of the session, whole batch or nothing, and return them as stored.
+
+        Positions go on from the last one without a gap, whatever number of writers there is. A turn whose `id` the
+        session already has is not written again: the stored one is returned. An answer to a pinned call is pinned too.
+
+        Raises `InvalidTurn` for a turn that could not be read back equal, or a pinned answer to a call that is not
+        pinned; `TurnConflict` for an `id` that stands for other content.
+        """
+
+    def get_session(self, session_id: str) -> SessionRecord | None:
+        """The session's own row, or None where it has no turn yet."""
+
+    def get_sessions(self, *, after_id: str = "", limit: int | None = None) -> list[SessionRecord]:
+        """All sessions, by id (code point order), those after `after_id`."""
+
+    def get_session_token_count(self, session_id: str) -> int:
+        """The tokens of the active context; takes the same time at any length of the session."""
+
+    def get_session_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        """The turns after a position."""
+
+    def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
+        """The pinned turns, those up to a position."""
+
+    def get_uncovered_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        """The turns that no leaf covers, pinned ones aside, those after a position."""
+
+    def get_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        """All summaries, or those of one depth, by depth and position."""
+
+    def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        """The summaries without a parent, of all depths or of one, by position."""
+
+    def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
+        """The leaf of the highest position, compacted or not; None where there is none."""
+
+    def get_summary(self, summary_id: str) -> SummaryRecord:
+        """One summary. Raises `UnknownSummary`."""
+
+    def get_source_turns(self, summary_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        """The turns that a summary of any depth stands for, those after a position. Raises `UnknownSummary`."""
+
+    def get_child_summaries(self, summary_id: str) -> list[SummaryRecord]:
+        """The children of a condensed summary; none for a leaf. Raises `UnknownSummary`."""
+
+    def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
+        """Write a summary with its sources in one transaction: a leaf with `source_turn_ids`, a condensed summary
+        with `child_ids`, which are marked compacted with it.
+
+        Raises `InvalidSummary` where it is not smaller than its sources, the sources of a leaf are not the next
+        uncovered turns, or its children are not neighbours of one depth without a parent; `LeaseLost` where the lease
+        is given and no longer held.
+        """
+
+    def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
+        """Give a summary its parent; `add_summary` does so for each child. Saying it again changes nothing.
+
+        Raises `UnknownSummary`; `InvalidSummary` where it has another parent, or the parent is not of the next depth
+        or does not span it.
+        """
+
+    def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
+        """The lease of the session for `seconds` by the store's clock, or None while another one lasts."""
+
+    def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
+        """The same lease, lasting `seconds` from now. Raises `LeaseLost` where it is held no more."""
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give the lease back; nothing happens where it is held no more."""
+
+
+class AsyncRepository(Protocol):
+    """`Repository`, awaitable; every method promises what its namesake there promises."""
+
+    @property
+    def token_counter(self) -> TokenCounter: ...
+
+    async def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]: ...
+
+    async def get_session(self, session_id: str) -> SessionRecord | None: ...
+
+    async def get_sessions(self, *, after_id: str = "", limit: int | None = None) -> list[SessionRecord]: ...
+
+    async def get_session_token_count(self, session_id: str) -> int: ...
+
+    async def get_session_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]: ...
+
+    async def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]: ...
+
+    async def get_uncovered_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]: ...
+
+    async def get_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]: ...
+
+    async def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]: ...
+
+    async def get_newest_leaf(self, session_id: str) -> SummaryRecord | None: ...
+
+    async def get_summary(self, summary_id: str) -> SummaryRecord: ...
+
+    async def get_source_turns(
+        self, summary_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]: ...
+
+    async def get_child_summaries(self, summary_id: str) -> list[SummaryRecord]: ...
+
+    async def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None: ...
+
+    async def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None: ...
+
+    async def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None: ...
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> Lease: ...
+
+    async def release_lease(self, lease: Lease) -> None: ...

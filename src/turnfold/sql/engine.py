@@ -1,0 +1,129 @@
+"""The border to SQLAlchemy's engines: how turnfold makes one, how SQLite is set up, and what its errors mean here.
+
+An engine that the service made itself works as it is; `prepare_sqlite` gives one the settings that turnfold gives its
+own: WAL, a busy timeout, and write transactions that take the write lock at their start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
+
+from turnfold.errors import DatabaseUnavailable, InvalidArgument, MissingExtra, SchemaMismatch, TurnConflict
+
+__all__ = ["READ_ONLY", "check_dialect", "create_engine", "prepare_sqlite", "translated_errors"]
+
+READ_ONLY = "turnfold_read_only"
+"""The execution option of engines whose transactions only read; on SQLite these take no write lock."""
+
+SQLITE_BUSY_TIMEOUT_SECONDS = 30
+
+
+def create_engine(url: str | URL, **options: Any) -> Engine:
+    """An engine for SQLite or PostgreSQL. `postgresql://` means psycopg 3, on every version of SQLAlchemy.
+
+    Raises `InvalidArgument` for a URL that cannot be used, `MissingExtra` where the driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        engine = sqlalchemy.create_engine(parsed, **options)
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise InvalidArgument(
+            f"database URL {_without_password(url)}: {error}; use one such as sqlite:///turnfold.db or "
+            "postgresql://user:password@host/database"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"database URL {_without_password(url)} needs {error.name}", extra="postgres") from None
+    check_dialect(engine)
+    return prepare_sqlite(engine) if engine.dialect.name == "sqlite" else engine
+
+
+def prepare_sqlite(engine: Engine) -> Engine:
+    """Set up an engine for SQLite under several threads and processes, and return it. Call it before the first use.
+
+    Every connection gets WAL, `synchronous=NORMAL`, foreign keys and a busy timeout of 30 seconds. Every transaction
+    begins IMMEDIATE, so that it can never fail half-way for want of the write lock; with the execution option
+    `turnfold_read_only` it begins DEFERRED.
+    """
+    event.listen(engine, "connect", _set_up_connection)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def check_dialect(engine: Engine) -> None:
+    """Raises `InvalidArgument` unless the engine is for SQLite or PostgreSQL."""
+    if engine.dialect.name not in ("sqlite", "postgresql"):
+        raise InvalidArgument(f"turnfold runs on sqlite and postgresql, not on {engine.dialect.name}")
+
+
+@contextmanager
+def translated_errors(engine: Engine) -> Iterator[None]:
+    """Turn what the database refused into an error of ours; what is not understood passes unchanged."""
+    try:
+        yield
+    except IntegrityError as error:
+        if "turnfold_turns" in str(error.orig):
+            raise TurnConflict(
+                f"a turn id is given twice in one session: {_first_line(error)}; nothing of the batch was written"
+            ) from error
+        raise
+    except DBAPIError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        if _is_missing_table(error):
+            raise SchemaMismatch(
+                f"the database {where} has no turnfold tables here ({_first_line(error)}); "
+                "run `turnfold migrate` or turnfold.migrate(engine)"
+            ) from error
+        if isinstance(error, OperationalError):
+            raise DatabaseUnavailable(
+                f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
+                "check that it runs, can be written and can be reached"
+            ) from error
+        raise
+
+
+def _set_up_connection(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_TIMEOUT_SECONDS * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN DEFERRED" if options.get(READ_ONLY) else "BEGIN IMMEDIATE")
+
+
+def _is_missing_table(error: SQLAlchemyError) -> bool:
+    original = getattr(error, "orig", None)
+    return getattr(original, "sqlstate", None) == "42P01" or "no such table: turnfold_" in str(original)
+
+
+def _first_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().partition("\n")[0]
+
+
+def _without_password(url: str | URL) -> str:
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return repr(url)

@@ -1,0 +1,249 @@
+"""The operations of the repository as functions of a SQLAlchemy session, for the sync and the async repository alike.
+
+Each runs inside a transaction that its caller began and ends: what raises here was never written. The statements
+stand in `queries.py`; here stand the promises of `turnfold.repository`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from turnfold.content import answered_ids, call_ids
+from turnfold.errors import InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, derived_turn_id
+from turnfold.sql import queries
+
+
+def append_turns(session: Session, session_id: str, counted: Sequence[Turn], now: datetime) -> list[Turn]:
+    """`counted` are checked turns with their token counts."""
+    last_position = queries.lock_session(session, session_id, now).last_position
+    ids = [turn.id for turn in counted if turn.id is not None]
+    known = queries.turns_by_id(session, session_id, ids) if last_position else {}
+    pins = _Pins(session, session_id, is_new=not last_position)
+    new: list[Turn] = []
+    result: list[Turn] = []
+    for turn in counted:
+        stored = known.get(turn.id) if turn.id is not None else None
+        if stored is None:
+            position = last_position + len(new) + 1
+            stored = replace(
+                turn,
+                id=turn.id or derived_turn_id(session_id, position),
+                session_id=session_id,
+                position=position,
+                pinned=pins.is_pinned(turn, position),
+                created_at=turn.created_at or now,
+            )
+            new.append(stored)
+            known[str(stored.id)] = stored
+        else:
+            _check_same(turn, stored)
+        result.append(stored)
+    if new:
+        tokens = sum(turn.token_count for turn in new)
+        queries.insert_turns(session, new)
+        queries.count_appended(session, session_id, new[-1].position, tokens)
+    return result
+
+
+def get_summary(session: Session, summary_id: str) -> SummaryRecord:
+    summary = queries.summary_by_id(session, summary_id)
+    if summary is None:
+        raise UnknownSummary(f"no summary has the id {summary_id!r}; get_summaries lists those of a session")
+    return summary
+
+
+def get_source_turns(session: Session, summary_id: str, after_position: int, limit: int | None) -> list[Turn]:
+    return queries.source_turns(session, get_summary(session, summary_id), after_position, limit)
+
+
+def get_child_summaries(session: Session, summary_id: str) -> list[SummaryRecord]:
+    summary = get_summary(session, summary_id)
+    return queries.summaries_within(session, summary, summary.depth - 1) if summary.depth else []
+
+
+def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
+    row = queries.touch_session(session, summary.session_id, now)
+    if row is None:
+        raise InvalidSummary(f"summary {summary.id}: session {summary.session_id!r} has no turn to be a source")
+    if lease is not None and not _is_held(lease, row):
+        raise _lease_lost(lease)
+    if not summary.content.strip():
+        raise InvalidSummary(f"summary {summary.id} is empty; a summary must say something")
+    if summary.parent_id is not None:
+        raise InvalidSummary(f"summary {summary.id}: a new summary has no parent yet, not {summary.parent_id}")
+    if summary.depth == 0:
+        _add_leaf(session, summary, row.covered_position)
+    else:
+        _add_condensed(session, summary)
+
+
+def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) -> None:
+    child, parent = get_summary(session, summary_id), get_summary(session, parent_id)
+    if child.parent_id != parent.id:
+        raise InvalidSummary(
+            f"summary {child.id} is no child of {parent.id}, which spans {parent.first_position} to "
+            f"{parent.last_position} and has all its children; name it in the child_ids of a new summary"
+        )
+
+
+def acquire_lease(session: Session, session_id: str, owner: str, seconds: float, now: datetime) -> Lease | None:
+    row = queries.touch_session(session, session_id, now)
+    database_now = queries.database_now(session)
+    if row is None or (row.lease_owner is not None and row.lease_expires_at > database_now):
+        return None
+    lease = Lease(
+        session_id=session_id,
+        owner=owner,
+        token=row.lease_token + 1,
+        expires_at=database_now + timedelta(seconds=seconds),
+    )
+    _write_lease(session, lease)
+    return lease
+
+
+def renew_lease(session: Session, lease: Lease, seconds: float, now: datetime) -> Lease:
+    if not _is_held(lease, queries.touch_session(session, lease.session_id, now)):
+        raise _lease_lost(lease)
+    renewed = replace(lease, expires_at=queries.database_now(session) + timedelta(seconds=seconds))
+    _write_lease(session, renewed)
+    return renewed
+
+
+def release_lease(session: Session, lease: Lease, now: datetime) -> None:
+    row = queries.touch_session(session, lease.session_id, now)
+    if _is_held(lease, row):
+        queries.set_session(session, lease.session_id, lease_owner=None, lease_expires_at=None)
+
+
+def _check_same(turn: Turn, stored: Turn) -> None:
+    """Raises `TurnConflict` unless `turn` is what `stored` was made from."""
+    decided_by_store = {"created_at"} if turn.created_at is None else set()
+    if answered_ids(turn):
+        decided_by_store.add("pinned")
+    for name in GIVEN_BY_CALLER:
+        if name not in decided_by_store and getattr(turn, name) != getattr(stored, name):
+            raise TurnConflict(
+                f"turn id {turn.id!r} of session {stored.session_id!r} stands for another turn at position "
+                f"{stored.position}: its {name} differs; give the new turn an id of its own"
+            )
+
+
+class _Pins:
+    """Decides whether a turn is pinned: an answer is pinned where its call is, so that neither is ever folded alone."""
+
+    def __init__(self, session: Session, session_id: str, *, is_new: bool) -> None:
+        self._session = session
+        self._session_id = session_id
+        self._calls: dict[str, Turn] = {}
+        self._stored_pinned: set[str] | None = set() if is_new else None
+
+    def is_pinned(self, turn: Turn, position: int) -> bool:
+        pinned = bool(turn.pinned)
+        for id in answered_ids(turn):
+            call = self._calls.get(id) or self._stored_call(id, pinned)
+            if call is not None and pinned and not call.pinned:
+                raise InvalidTurn(
+                    f"session {self._session_id!r}: the turn for position {position} is pinned but answers call "
+                    f"{id!r}, which is not, and a call is never parted from its answers; pin the call instead"
+                )
+            pinned = pinned or (call is not None and bool(call.pinned))
+        if ids := call_ids(turn):
+            self._calls.update(dict.fromkeys(ids, replace(turn, pinned=pinned)))
+        return pinned
+
+    def _stored_call(self, id: str, answer_is_pinned: bool) -> Turn | None:
+        """The nearest stored call, looked for only where it decides something."""
+        if self._stored_pinned is None:
+            pinned_turns = queries.pinned_turns(self._session, self._session_id, None)
+            self._stored_pinned = {call_id for turn in pinned_turns for call_id in call_ids(turn)}
+        if not answer_is_pinned and id not in self._stored_pinned:
+            return None
+        calling = queries.calling_turns_backwards(self._session, self._session_id)
+        return next((turn for turn in calling if id in call_ids(turn)), None)
+
+
+def _add_leaf(session: Session, summary: SummaryRecord, covered_position: int) -> None:
+    found = queries.turn_outlines(session, summary.session_id, covered_position, summary.last_position)
+    if tuple(turn.id for turn in found) != summary.source_turn_ids or not found:
+        raise InvalidSummary(
+            f"summary {summary.id}: the sources of a leaf must be the next uncovered turns of session "
+            f"{summary.session_id!r}, from position {covered_position + 1} on, pinned ones aside; it names "
+            f"{len(summary.source_turn_ids)} turns where these are {len(found)}; plan it again"
+        )
+    derived = {
+        "first_position": found[0].position,
+        "last_position": found[-1].position,
+        "descendant_count": len(found),
+        "source_token_count": sum(turn.token_count for turn in found),
+        "time_range_start": min(turn.created_at for turn in found),
+        "time_range_end": max(turn.created_at for turn in found),
+    }
+    _check_derived(summary, derived)
+    queries.insert_summary(session, summary)
+    queries.insert_sources(session, summary, [turn.position for turn in found])
+    queries.count_folded(session, summary, covered_position=summary.last_position)
+
+
+def _add_condensed(session: Session, summary: SummaryRecord) -> None:
+    found = queries.summaries_within(session, summary, summary.depth - 1)
+    if tuple(child.id for child in found) != summary.child_ids or not found:
+        raise InvalidSummary(
+            f"summary {summary.id}: its children must be all summaries of depth {summary.depth - 1} from position "
+            f"{summary.first_position} to {summary.last_position}; it names {len(summary.child_ids)} where these are "
+            f"{len(found)}; plan it again"
+        )
+    derived = {
+        "first_position": found[0].first_position,
+        "last_position": found[-1].last_position,
+        "descendant_count": sum(child.descendant_count for child in found),
+        "source_token_count": sum(child.token_count for child in found),
+        "time_range_start": min(child.time_range_start for child in found),
+        "time_range_end": max(child.time_range_end for child in found),
+    }
+    _check_derived(summary, derived)
+    queries.insert_summary(session, summary)
+    if queries.set_parent(session, summary) != len(found):
+        raise InvalidSummary(f"summary {summary.id}: some of its children have a parent already; plan it again")
+    queries.count_folded(session, summary)
+
+
+def _check_derived(summary: SummaryRecord, derived: Mapping[str, object]) -> None:
+    for name, value in derived.items():
+        if getattr(summary, name) != value:
+            raise InvalidSummary(f"summary {summary.id}: {name} is {getattr(summary, name)}, its sources give {value}")
+    if summary.token_count >= summary.source_token_count:
+        raise InvalidSummary(
+            f"summary {summary.id}: its {summary.token_count:,} tokens are not fewer than the "
+            f"{summary.source_token_count:,} of its sources; a summary must shrink them"
+        )
+
+
+def _is_held(lease: Lease, row: Row[Any] | None) -> bool:
+    """Whether nobody took the lease over; one that expired unnoticed harmed nobody and is still held."""
+    if row is None or row.lease_owner is None:
+        return False
+    return bool(row.id == lease.session_id and row.lease_token == lease.token)
+
+
+def _lease_lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(
+        f"{lease.owner} no longer holds the lease of session {lease.session_id!r} (token {lease.token}); it wrote "
+        "nothing more; another worker goes on, or call again"
+    )
+
+
+def _write_lease(session: Session, lease: Lease) -> None:
+    queries.set_session(
+        session,
+        lease.session_id,
+        lease_owner=lease.owner,
+        lease_token=lease.token,
+        lease_expires_at=lease.expires_at,
+    )

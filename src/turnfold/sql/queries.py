@@ -1,0 +1,282 @@
+"""Every SQL statement of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
+
+Statements only: what an operation of the repository makes of them stands in `operations.py`. The first statement of
+every writing operation is a write, so that SQLite takes its write lock at once and never has to upgrade a read lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from sqlalchemy import Row, Select, Table, and_, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from turnfold.records import SessionRecord, SummaryRecord, Turn
+from turnfold.sql.orm import SessionRow, SummaryRow, SummarySourceRow, TurnRow
+
+# Tables, not mapped classes: rows become the records of turnfold, and no identity map is wanted between them.
+sessions, turns = cast(Table, SessionRow.__table__), cast(Table, TurnRow.__table__)
+summaries, sources = cast(Table, SummaryRow.__table__), cast(Table, SummarySourceRow.__table__)
+
+_SESSION_FIELDS = [sessions.c[field.name] for field in fields(SessionRecord)]
+_IDS_PER_STATEMENT = 500
+
+
+# Sessions
+
+
+def lock_session(session: Session, session_id: str, now: datetime) -> Row[Any]:
+    """Lock the row of a session until the transaction ends; the row is made where there is none."""
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    new = dialect.insert(sessions).values(
+        id=session_id,
+        last_position=0,
+        covered_position=0,
+        active_tokens=0,
+        total_tokens=0,
+        lease_token=0,
+        created_at=now,
+        updated_at=now,
+        attributes={},
+    )
+    statement = new.on_conflict_do_update(index_elements=[sessions.c.id], set_={"updated_at": now})
+    return session.execute(statement.returning(sessions.c.last_position)).one()
+
+
+def touch_session(session: Session, session_id: str, now: datetime) -> Row[Any] | None:
+    """Lock the row of a session until the transaction ends, and read it; None where there is none."""
+    statement = update(sessions).where(sessions.c.id == session_id).values(updated_at=now)
+    return session.execute(statement.returning(*sessions.c)).one_or_none()
+
+
+def set_session(session: Session, session_id: str, **values: Any) -> None:
+    session.execute(update(sessions).where(sessions.c.id == session_id).values(**values))
+
+
+def count_appended(session: Session, session_id: str, last_position: int, tokens: int) -> None:
+    set_session(
+        session,
+        session_id,
+        last_position=last_position,
+        active_tokens=sessions.c.active_tokens + tokens,
+        total_tokens=sessions.c.total_tokens + tokens,
+    )
+
+
+def count_folded(session: Session, summary: SummaryRecord, **values: Any) -> None:
+    """The active context now holds the summary in place of its sources."""
+    tokens = sessions.c.active_tokens - summary.source_token_count + summary.token_count
+    set_session(session, summary.session_id, active_tokens=tokens, **values)
+
+
+def session_record(session: Session, session_id: str) -> SessionRecord | None:
+    row = session.execute(select(*_SESSION_FIELDS).where(sessions.c.id == session_id)).one_or_none()
+    return None if row is None else SessionRecord(**row._asdict())
+
+
+def session_records(session: Session, after_id: str, limit: int | None) -> list[SessionRecord]:
+    statement = select(*_SESSION_FIELDS).where(sessions.c.id > after_id).order_by(sessions.c.id).limit(limit)
+    return [SessionRecord(**row._asdict()) for row in session.execute(statement)]
+
+
+def active_tokens(session: Session, session_id: str) -> int:
+    return session.scalar(select(sessions.c.active_tokens).where(sessions.c.id == session_id)) or 0
+
+
+def database_now(session: Session) -> datetime:
+    """The time by the database's clock, which all workers share."""
+    if session.get_bind().dialect.name == "sqlite":
+        now = session.scalar(text("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"))
+        return datetime.fromisoformat(str(now)).replace(tzinfo=UTC)
+    found: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return found.astimezone(UTC)
+
+
+# Turns
+
+
+def insert_turns(session: Session, new: Sequence[Turn]) -> None:
+    session.execute(insert(turns), [_as_row(turn, turns) for turn in new])
+
+
+def turns_by_id(session: Session, session_id: str, ids: Sequence[str]) -> dict[str, Turn]:
+    found = {}
+    for start in range(0, len(ids), _IDS_PER_STATEMENT):
+        some = ids[start : start + _IDS_PER_STATEMENT]
+        statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.id.in_(some))
+        found.update({turn.id: turn for turn in _read_turns(session, statement)})
+    return {str(id): turn for id, turn in found.items()}
+
+
+def turns_after(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
+    statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > position)
+    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+
+
+def pinned_turns(session: Session, session_id: str, up_to_position: int | None) -> list[Turn]:
+    statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.pinned)
+    if up_to_position is not None:
+        statement = statement.where(turns.c.position <= up_to_position)
+    return list(_read_turns(session, statement.order_by(turns.c.position)))
+
+
+def uncovered_turns(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
+    covered = select(sessions.c.covered_position).where(sessions.c.id == session_id).scalar_subquery()
+    statement = select(*turns.c).where(
+        turns.c.session_id == session_id, turns.c.position > position, turns.c.position > covered, ~turns.c.pinned
+    )
+    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+
+
+def turn_outlines(session: Session, session_id: str, after: int, up_to: int) -> Sequence[Any]:
+    """Position, id, tokens and time of the turns that are not pinned, after a position and up to another."""
+    statement = select(turns.c.position, turns.c.id, turns.c.token_count, turns.c.created_at).where(
+        turns.c.session_id == session_id, turns.c.position > after, turns.c.position <= up_to, ~turns.c.pinned
+    )
+    return session.execute(statement.order_by(turns.c.position)).all()
+
+
+def calling_turns_backwards(session: Session, session_id: str) -> Iterator[Turn]:
+    """The assistant turns of a session, newest first: only these make tool calls."""
+    statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.role == "assistant")
+    return _read_turns(session, statement.order_by(turns.c.position.desc()).execution_options(yield_per=100))
+
+
+def source_turns(session: Session, summary: SummaryRecord, position: int, limit: int | None) -> list[Turn]:
+    same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
+    statement = (
+        select(*turns.c)
+        .join(sources, same_turn)
+        .where(
+            turns.c.session_id == summary.session_id,
+            turns.c.position > position,
+            turns.c.position.between(summary.first_position, summary.last_position),
+        )
+    )
+    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+
+
+# Summaries
+
+
+def insert_summary(session: Session, summary: SummaryRecord) -> None:
+    session.execute(insert(summaries), [_as_row(summary, summaries)])
+
+
+def insert_sources(session: Session, summary: SummaryRecord, positions: Iterable[int]) -> None:
+    row = {"session_id": summary.session_id, "summary_id": summary.id}
+    session.execute(insert(sources), [{**row, "position": position} for position in positions])
+
+
+def set_parent(session: Session, summary: SummaryRecord) -> int:
+    """Make `summary` the parent of its children, those that have none; how many these were."""
+    statement = (
+        update(summaries)
+        .where(
+            summaries.c.session_id == summary.session_id,
+            summaries.c.depth == summary.depth - 1,
+            summaries.c.first_position.between(summary.first_position, summary.last_position),
+            summaries.c.parent_id.is_(None),
+        )
+        .values(parent_id=summary.id)
+    )
+    return len(session.execute(statement.returning(summaries.c.id)).all())
+
+
+def summary_by_id(session: Session, summary_id: str) -> SummaryRecord | None:
+    found = _read_summaries(session, select(*summaries.c).where(summaries.c.id == summary_id))
+    return found[0] if found else None
+
+
+def summaries_of(session: Session, session_id: str, depth: int | None) -> list[SummaryRecord]:
+    statement = select(*summaries.c).where(summaries.c.session_id == session_id)
+    if depth is not None:
+        statement = statement.where(summaries.c.depth == depth)
+    return _read_summaries(session, statement.order_by(summaries.c.depth, summaries.c.first_position))
+
+
+def uncompacted_summaries(session: Session, session_id: str, depth: int | None) -> list[SummaryRecord]:
+    statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.parent_id.is_(None))
+    if depth is not None:
+        statement = statement.where(summaries.c.depth == depth)
+    return _read_summaries(session, statement.order_by(summaries.c.first_position))
+
+
+def summaries_within(session: Session, summary: SummaryRecord, depth: int) -> list[SummaryRecord]:
+    """The summaries of a depth that begin within the span of `summary`."""
+    statement = select(*summaries.c).where(
+        summaries.c.session_id == summary.session_id,
+        summaries.c.depth == depth,
+        summaries.c.first_position.between(summary.first_position, summary.last_position),
+    )
+    return _read_summaries(session, statement.order_by(summaries.c.first_position))
+
+
+def newest_leaf(session: Session, session_id: str) -> SummaryRecord | None:
+    statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.depth == 0)
+    found = _read_summaries(session, statement.order_by(summaries.c.first_position.desc()).limit(1))
+    return found[0] if found else None
+
+
+# Records and rows
+
+
+def _as_row(record: Turn | SummaryRecord, table: Table) -> dict[str, Any]:
+    return {column.name: getattr(record, column.name) for column in table.columns}
+
+
+def _read_turns(session: Session, statement: Select[Any]) -> Iterator[Turn]:
+    return (Turn(**row._asdict()) for row in session.execute(statement))
+
+
+def _read_summaries(session: Session, statement: Select[Any]) -> list[SummaryRecord]:
+    rows = session.execute(statement).all()
+    turn_ids = _source_turn_ids(session, [row for row in rows if row.depth == 0])
+    child_ids = _child_ids(session, [row.id for row in rows if row.depth > 0])
+    return [
+        SummaryRecord(
+            **row._asdict(),
+            source_turn_ids=tuple(turn_ids.get(row.id, ())),
+            child_ids=tuple(child_ids.get(row.id, ())),
+        )
+        for row in rows
+    ]
+
+
+def _source_turn_ids(session: Session, leaves: Sequence[Row[Any]]) -> dict[str, list[str]]:
+    """The ids of the turns of each leaf; the leaves are of one session, and their spans are read as one."""
+    if not leaves:
+        return {}
+    same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
+    statement = (
+        select(sources.c.summary_id, turns.c.id)
+        .join(turns, same_turn)
+        .where(
+            sources.c.session_id == leaves[0].session_id,
+            sources.c.position.between(
+                min(leaf.first_position for leaf in leaves), max(leaf.last_position for leaf in leaves)
+            ),
+        )
+        .order_by(sources.c.position)
+    )
+    return _grouped(session.execute(statement))
+
+
+def _child_ids(session: Session, parent_ids: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for start in range(0, len(parent_ids), _IDS_PER_STATEMENT):
+        some = parent_ids[start : start + _IDS_PER_STATEMENT]
+        statement = select(summaries.c.parent_id, summaries.c.id).where(summaries.c.parent_id.in_(some))
+        found.update(_grouped(session.execute(statement.order_by(summaries.c.first_position))))
+    return found
+
+
+def _grouped(rows: Iterable[Any]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for key, value in rows:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -1,0 +1,187 @@
+"""`SqlRepository`: the store on an engine of the service, or inside a transaction of the service.
+
+A shell: it opens a transaction, calls one of `operations.py` or `queries.py`, and closes it. It holds no connection
+between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.orm import ORMExecuteState, Session
+
+from turnfold.errors import InvalidArgument
+from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
+from turnfold.sql import operations, queries
+from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
+from turnfold.sql.migrate import check_schema
+from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
+
+__all__ = ["SqlRepository"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SqlRepository:
+    """`turnfold.repository.Repository` on SQLite or PostgreSQL.
+
+    `schema` is the PostgreSQL schema of the tables, None for the first of the connection's search path. `token_counter`
+    counts what is appended, by default `EstimatingCounter`.
+
+    Raises `InvalidArgument` for another database; every method raises `SchemaMismatch` where the tables are missing or
+    do not match this code, and `DatabaseUnavailable` where the database cannot be reached.
+    """
+
+    def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
+        check_dialect(engine)
+        if schema is not None and engine.dialect.name == "sqlite":
+            raise InvalidArgument(f"schema {schema!r}: SQLite has no schemas; leave it out")
+        self._engine = engine
+        self._reading = engine.execution_options(**{READ_ONLY: True})
+        self._schema = schema
+        self._is_checked = False
+        self._token_counter = token_counter or EstimatingCounter()
+
+    @property
+    def token_counter(self) -> TokenCounter:
+        return self._token_counter
+
+    def bind(self, session: Session) -> BoundRepository:
+        """This store inside the transaction of `session`: what is written there commits or rolls back with it.
+
+        It cannot compact, which would hold the transaction open while a model answers.
+        """
+        return BoundRepository(self._engine, self._schema, session, token_counter=self._token_counter)
+
+    def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
+        check_session_id(session_id)
+        counted = [self._counted(turn, f"turn {index} for session {session_id!r}") for index, turn in enumerate(turns)]
+        return self._write(operations.append_turns, session_id, counted, _now()) if counted else []
+
+    def get_session(self, session_id: str) -> SessionRecord | None:
+        return self._read(queries.session_record, session_id)
+
+    def get_sessions(self, *, after_id: str = "", limit: int | None = None) -> list[SessionRecord]:
+        return self._read(queries.session_records, after_id, limit)
+
+    def get_session_token_count(self, session_id: str) -> int:
+        return self._read(queries.active_tokens, session_id)
+
+    def get_session_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        return self._read(queries.turns_after, session_id, after_position, limit)
+
+    def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
+        return self._read(queries.pinned_turns, session_id, up_to_position)
+
+    def get_uncovered_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        return self._read(queries.uncovered_turns, session_id, after_position, limit)
+
+    def get_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        return self._read(queries.summaries_of, session_id, depth)
+
+    def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        return self._read(queries.uncompacted_summaries, session_id, depth)
+
+    def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
+        return self._read(queries.newest_leaf, session_id)
+
+    def get_summary(self, summary_id: str) -> SummaryRecord:
+        return self._read(operations.get_summary, summary_id)
+
+    def get_source_turns(self, summary_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        return self._read(operations.get_source_turns, summary_id, after_position, limit)
+
+    def get_child_summaries(self, summary_id: str) -> list[SummaryRecord]:
+        return self._read(operations.get_child_summaries, summary_id)
+
+    def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
+        self._write(operations.add_summary, summary, lease, _now())
+
+    def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
+        self._read(operations.mark_summary_compacted, summary_id, parent_id)
+
+    def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
+        return self._write(operations.acquire_lease, session_id, owner, seconds, _now())
+
+    def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
+        return self._write(operations.renew_lease, lease, seconds, _now())
+
+    def release_lease(self, lease: Lease) -> None:
+        self._write(operations.release_lease, lease, _now())
+
+    def _counted(self, turn: Turn, where: str) -> Turn:
+        checked = turn.checked(where)
+        return replace(checked, token_count=count_turn(self._token_counter, checked), counter=self._token_counter.name)
+
+    def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(self._reading, question, *args, **kwargs)
+
+    def _write(self, command: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(self._engine, command, *args, **kwargs)
+
+    def _run(
+        self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        with translated_errors(self._engine), Session(bind) as session, session.begin():
+            self._prepare(session)
+            return operation(session, *args, **kwargs)
+
+    def _prepare(self, session: Session) -> None:
+        if self._schema is not None:
+            _put_into_schema(session, self._schema)
+        if not self._is_checked:
+            check_schema(session.connection(), self._schema)
+            self._is_checked = True
+
+
+class BoundRepository(SqlRepository):
+    """`SqlRepository` inside a transaction of the service; made by `SqlRepository.bind`.
+
+    Every call runs in a savepoint: one that raises leaves the transaction as it was before the call.
+    """
+
+    def __init__(self, engine: Engine, schema: str | None, session: Session, *, token_counter: TokenCounter) -> None:
+        super().__init__(engine, schema, token_counter=token_counter)
+        self._session = session
+
+    def bind(self, session: Session) -> BoundRepository:
+        raise InvalidArgument("this repository is bound to a session already; bind the one made from the engine")
+
+    def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
+        raise InvalidArgument(
+            "a bound repository cannot compact: the transaction would stay open while the model answers; "
+            "compact with the repository made from the engine, after the commit"
+        )
+
+    def _run(
+        self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        connection = self._session.connection()
+        _really_begin(connection)
+        inner = Session(connection, join_transaction_mode="create_savepoint")
+        with translated_errors(self._engine), inner as session, session.begin():
+            self._prepare(session)
+            return operation(session, *args, **kwargs)
+
+
+def _put_into_schema(session: Session, schema: str) -> None:
+    @event.listens_for(session, "do_orm_execute")
+    def translate(state: ORMExecuteState) -> None:
+        state.update_execution_options(schema_translate_map={None: schema})
+
+
+def _really_begin(connection: Connection) -> None:
+    """Begin on SQLite what Python's driver puts off until the first write: a savepoint made before would commit by
+    itself."""
+    driver = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite" and driver is not None and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
