@@ -17,6 +17,8 @@ __all__ = ["answered_ids", "call_ids", "counted_texts", "media_tokens", "readabl
 
 def call_ids(turn: Turn) -> list[str]:
     """The ids of the tool calls that the turn makes."""
+    if not turn.tool_calls and not isinstance(turn.content, list):
+        return []
     ids = [call.get("id") for call in turn.tool_calls or ()]
     ids += [part.get("id") for part in _parts(turn.content) if part.get("type") == "tool_use"]
     return [id for id in ids if isinstance(id, str)]
@@ -24,6 +26,8 @@ def call_ids(turn: Turn) -> list[str]:
 
 def answered_ids(turn: Turn) -> list[str]:
     """The ids of the tool calls that the turn answers."""
+    if not isinstance(turn.content, list):
+        return [] if turn.tool_call_id is None else [turn.tool_call_id]
     ids = [turn.tool_call_id]
     ids += [part.get("tool_use_id") for part in _parts(turn.content) if part.get("type") == "tool_result"]
     return [id for id in ids if isinstance(id, str)]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import blake2b
+from types import NoneType
 from typing import Any, Literal, TypedDict
 
 from turnfold.errors import InvalidArgument, InvalidTurn
@@ -108,40 +109,70 @@ class Turn:
                 message[key] = value
         return message
 
-    def checked(self, where: str) -> Turn:
-        """This turn with `pinned` decided and `created_at` in UTC.
+    @property
+    def is_pinned(self) -> bool:
+        """`pinned`, or what the role decides."""
+        return self.role in PINNED_ROLES if self.pinned is None else self.pinned
 
-        Raises `InvalidTurn`, naming `where`, for what the store could not give back exactly.
-        """
-        self._check_types(where)
+    def check(self) -> None:
+        """Raises `InvalidTurn` for what the store could not give back exactly."""
+        self._check_types()
         for key in ("content", "tool_calls", "payload", "attributes"):
-            _check_json(getattr(self, key), f"{where}: {key}")
-        pinned = self.role in PINNED_ROLES if self.pinned is None else self.pinned
-        created_at = None if self.created_at is None else self.created_at.astimezone(UTC)
-        return replace(self, pinned=pinned, created_at=created_at)
+            value = getattr(self, key)
+            if value and not isinstance(value, str):
+                _check_json(value, key)
 
-    def _check_types(self, where: str) -> None:
+    def stored(
+        self,
+        *,
+        id: str,
+        session_id: str,
+        position: int,
+        pinned: bool,
+        created_at: datetime,
+        token_count: int,
+        counter: str,
+    ) -> Turn:
+        """This turn with what the store decides."""
+        return Turn(
+            self.role,
+            self.content,
+            id=id,
+            name=self.name,
+            tool_calls=self.tool_calls,
+            tool_call_id=self.tool_call_id,
+            pinned=pinned,
+            payload=self.payload,
+            created_at=created_at,
+            attributes=self.attributes,
+            session_id=session_id,
+            position=position,
+            token_count=token_count,
+            counter=counter,
+        )
+
+    def _check_types(self) -> None:
         if self.role not in ROLES:
-            raise InvalidTurn(f"{where}: unknown role {_shown(self.role)}; use one of {', '.join(ROLES)}")
+            raise InvalidTurn(f"unknown role {_shown(self.role)}; use one of {', '.join(ROLES)}")
         for key, kind, wanted in _KINDS:
             if not isinstance(getattr(self, key), kind):
-                raise InvalidTurn(f"{where}: {key} is {_shown(getattr(self, key))}; use {wanted}")
+                raise InvalidTurn(f"{key} is {_shown(getattr(self, key))}; use {wanted}")
         if self.id is not None:
-            _check_id(self.id, f"{where}: id", InvalidTurn)
+            _check_id(self.id, "id", InvalidTurn)
         if not all(isinstance(call, dict) for call in self.tool_calls or ()):
-            raise InvalidTurn(f"{where}: tool_calls is {_shown(self.tool_calls)}; use a list of objects")
+            raise InvalidTurn(f"tool_calls is {_shown(self.tool_calls)}; use a list of objects")
         if self.created_at is not None and self.created_at.utcoffset() is None:
-            raise InvalidTurn(f"{where}: created_at is {_shown(self.created_at)}; use a datetime with a time zone")
+            raise InvalidTurn(f"created_at is {_shown(self.created_at)}; use a datetime with a time zone")
 
 
 _KINDS = (
-    ("content", str | list | None, "a text, a list of parts or None"),
-    ("name", str | None, "a text or None"),
-    ("tool_calls", list | None, "a list of objects or None"),
-    ("tool_call_id", str | None, "a text or None"),
-    ("pinned", bool | None, "True, False or None"),
-    ("payload", dict | None, "an object or None"),
-    ("created_at", datetime | None, "a datetime with a time zone or None"),
+    ("content", (str, list, NoneType), "a text, a list of parts or None"),
+    ("name", (str, NoneType), "a text or None"),
+    ("tool_calls", (list, NoneType), "a list of objects or None"),
+    ("tool_call_id", (str, NoneType), "a text or None"),
+    ("pinned", (bool, NoneType), "True, False or None"),
+    ("payload", (dict, NoneType), "an object or None"),
+    ("created_at", (datetime, NoneType), "a datetime with a time zone or None"),
     ("attributes", dict, "an object"),
 )
 
@@ -238,16 +269,16 @@ def check_session_id(session_id: str) -> str:
 
 def derived_turn_id(session_id: str, position: int) -> str:
     """The id of a turn that came without one: the same on every database."""
-    return f"turn-{_digest(session_id, position)}"
+    return f"turn-{_digest(f'{position}:{session_id}')}"
 
 
 def derived_summary_id(session_id: str, depth: int, first_position: int) -> str:
     """The id of the one summary of a depth that begins at a position: the same on every database."""
-    return f"sum-{_digest(session_id, depth, first_position)}"
+    return f"sum-{_digest(f'{depth}:{first_position}:{session_id}')}"
 
 
-def _digest(*parts: object) -> str:
-    return blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+def _digest(key: str) -> str:
+    return blake2b(key.encode(), digest_size=10).hexdigest()
 
 
 def _check_id(value: object, where: str, error: type[InvalidArgument]) -> None:
@@ -260,8 +291,6 @@ def _check_id(value: object, where: str, error: type[InvalidArgument]) -> None:
 
 
 def _check_json(value: object, where: str) -> None:
-    if value is None or isinstance(value, str):
-        return
     try:
         same = json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except RecursionError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row
@@ -20,28 +20,31 @@ from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, derive
 from turnfold.sql import queries
 
 
-def append_turns(session: Session, session_id: str, counted: Sequence[Turn], now: datetime) -> list[Turn]:
-    """`counted` are checked turns with their token counts."""
+def append_turns(
+    session: Session, session_id: str, turns: Sequence[Turn], token_counts: Sequence[int], counter: str, now: datetime
+) -> list[Turn]:
     last_position = queries.lock_session(session, session_id, now).last_position
-    ids = [turn.id for turn in counted if turn.id is not None]
+    ids = [turn.id for turn in turns if turn.id is not None]
     known = queries.turns_by_id(session, session_id, ids) if last_position else {}
     pins = _Pins(session, session_id, is_new=not last_position)
     new: list[Turn] = []
     result: list[Turn] = []
-    for turn in counted:
+    for turn, token_count in zip(turns, token_counts, strict=True):
         stored = known.get(turn.id) if turn.id is not None else None
         if stored is None:
             position = last_position + len(new) + 1
-            stored = replace(
-                turn,
+            stored = turn.stored(
                 id=turn.id or derived_turn_id(session_id, position),
                 session_id=session_id,
                 position=position,
                 pinned=pins.is_pinned(turn, position),
-                created_at=turn.created_at or now,
+                created_at=turn.created_at.astimezone(UTC) if turn.created_at else now,
+                token_count=token_count,
+                counter=counter,
             )
             new.append(stored)
-            known[str(stored.id)] = stored
+            if turn.id is not None:
+                known[turn.id] = stored
         else:
             _check_same(turn, stored)
         result.append(stored)
@@ -128,7 +131,8 @@ def _check_same(turn: Turn, stored: Turn) -> None:
     if answered_ids(turn):
         decided_by_store.add("pinned")
     for name in GIVEN_BY_CALLER:
-        if name not in decided_by_store and getattr(turn, name) != getattr(stored, name):
+        given = turn.is_pinned if name == "pinned" else getattr(turn, name)
+        if name not in decided_by_store and given != getattr(stored, name):
             raise TurnConflict(
                 f"turn id {turn.id!r} of session {stored.session_id!r} stands for another turn at position "
                 f"{stored.position}: its {name} differs; give the new turn an id of its own"
@@ -145,7 +149,9 @@ class _Pins:
         self._stored_pinned: set[str] | None = set() if is_new else None
 
     def is_pinned(self, turn: Turn, position: int) -> bool:
-        pinned = bool(turn.pinned)
+        pinned = turn.is_pinned
+        if not turn.tool_call_id and not turn.tool_calls and not isinstance(turn.content, list):
+            return pinned
         for id in answered_ids(turn):
             call = self._calls.get(id) or self._stored_call(id, pinned)
             if call is not None and pinned and not call.pinned:

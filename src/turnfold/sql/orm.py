@@ -43,6 +43,8 @@ _PARTS = "\x10P"
 
 def escape(value: str) -> str:
     """`value` in characters that both databases can hold; `unescape` undoes it exactly."""
+    if value.isascii() and "\0" not in value and "\x10" not in value:
+        return value
     return _ESCAPED.sub(_escaped, value)
 
 
@@ -117,7 +119,8 @@ class UTCDateTime(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        value = value.astimezone(UTC)
+        if value.tzinfo is not UTC:
+            value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -127,7 +130,7 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return "{}" if value == {} else json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 # Code point order on both databases, whatever the locale of the server.

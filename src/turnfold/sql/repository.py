@@ -7,14 +7,13 @@ between calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from turnfold.errors import InvalidArgument
+from turnfold.errors import InvalidArgument, InvalidTurn
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
 from turnfold.sql import operations, queries
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
@@ -60,8 +59,15 @@ class SqlRepository:
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
         check_session_id(session_id)
-        counted = [self._counted(turn, f"turn {index} for session {session_id!r}") for index, turn in enumerate(turns)]
-        return self._write(operations.append_turns, session_id, counted, _now()) if counted else []
+        for index, turn in enumerate(turns):
+            try:
+                turn.check()
+            except InvalidTurn as error:
+                raise InvalidTurn(f"turn {index} for session {session_id!r}: {error}") from None
+        if not turns:
+            return []
+        counts = [count_turn(self._token_counter, turn) for turn in turns]
+        return self._write(operations.append_turns, session_id, turns, counts, self._token_counter.name, _now())
 
     def get_session(self, session_id: str) -> SessionRecord | None:
         return self._read(queries.session_record, session_id)
@@ -113,10 +119,6 @@ class SqlRepository:
 
     def release_lease(self, lease: Lease) -> None:
         self._write(operations.release_lease, lease, _now())
-
-    def _counted(self, turn: Turn, where: str) -> Turn:
-        checked = turn.checked(where)
-        return replace(checked, token_count=count_turn(self._token_counter, checked), counter=self._token_counter.name)
 
     def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self._run(self._reading, question, *args, **kwargs)
@@ -170,6 +172,8 @@ class BoundRepository(SqlRepository):
 
 
 def _put_into_schema(session: Session, schema: str) -> None:
+    session.info[queries.SCHEMA] = schema
+
     @event.listens_for(session, "do_orm_execute")
     def translate(state: ORMExecuteState) -> None:
         state.update_execution_options(schema_translate_map={None: schema})
