@@ -14,7 +14,7 @@ branch_labels = None
 depends_on = None
 
 IDENTIFIER = sa.String(255).with_variant(sa.String(255, collation="C"), "postgresql")
-TIME = sa.DateTime(timezone=True)
+TIME = sa.DateTime(timezone=True).with_variant(sa.String(32), "sqlite")
 
 
 def upgrade() -> None:

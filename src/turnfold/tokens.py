@@ -189,7 +189,7 @@ _ALPHABETS = (
     (0x052F, 3, 0.25),  # Cyrillic
     (0x058F, 2, 0.45),  # Armenian
     (0x05FF, 3, 0.43),  # Hebrew
-    (0x077F, 3, 0.30),  # Arabic
+    (0x077F, 3, 0.32),  # Arabic
     (0x097F, 3, 0.32),  # Devanagari
     (0x0DFF, 3, 0.43),  # Bengali, Tamil and their neighbours
     (0x0EFF, 3, 0.38),  # Thai, Lao

@@ -131,9 +131,14 @@ def _scores(sentences: Sequence[_Sentence]) -> list[float]:
     ]
     most = max(nearness) or 1.0
     return [
-        near / most + sum(weight for sign, weight in _SIGNS if sign.search(sentence.text))
+        (near / most + sum(weight for sign, weight in _SIGNS if sign.search(sentence.text))) * _trust(sentence)
         for near, sentence in zip(nearness, sentences, strict=True)
     ]
+
+
+def _trust(sentence: _Sentence) -> float:
+    """What people and the assistant say tells more than what went into a tool or came out of it."""
+    return 0.5 if sentence.speaker.startswith("tool") or " calls " in sentence.speaker else 1.0
 
 
 def _pick(

@@ -24,7 +24,14 @@ from sqlalchemy.exc import (
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument, MissingExtra, SchemaMismatch, TurnConflict
 
-__all__ = ["READ_ONLY", "check_dialect", "create_engine", "prepare_sqlite", "translated_errors"]
+__all__ = [
+    "READ_ONLY",
+    "check_dialect",
+    "create_engine",
+    "prepare_sqlite",
+    "translated_errors",
+    "was_refused_as_concurrent",
+]
 
 READ_ONLY = "turnfold_read_only"
 """The execution option of engines whose transactions only read; on SQLite these take no write lock."""
@@ -95,6 +102,11 @@ def translated_errors(engine: Engine) -> Iterator[None]:
                 "check that it runs, can be written and can be reached"
             ) from error
         raise
+
+
+def was_refused_as_concurrent(error: DatabaseUnavailable) -> bool:
+    """Whether PostgreSQL rolled the transaction back because of another one (serialization failure or deadlock)."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in ("40001", "40P01")
 
 
 def _set_up_connection(connection: Any, _record: object) -> None:

@@ -171,7 +171,7 @@ class _Pins:
             self._stored_pinned = {call_id for turn in pinned_turns for call_id in call_ids(turn)}
         if not answer_is_pinned and id not in self._stored_pinned:
             return None
-        calling = queries.calling_turns_backwards(self._session, self._session_id)
+        calling = queries.assistant_turns_backwards(self._session, self._session_id)
         return next((turn for turn in calling if id in call_ids(turn)), None)
 
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from turnfold.records import MAX_ID_CHARACTERS, Content
 
@@ -111,22 +111,26 @@ class ContentText(TypeDecorator[Content]):
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """Aware times, given back in UTC to the microsecond; SQLite keeps them as UTC without a zone."""
+    """Aware times, given back in UTC to the microsecond; on SQLite they are ISO 8601 text in UTC, which sorts."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(String(32) if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         if value is None:
             return None
         if value.tzinfo is not UTC:
             value = value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+        return value.isoformat(" ", "microseconds") if dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        time: datetime = datetime.fromisoformat(value) if dialect.name == "sqlite" else value.astimezone(UTC)
+        return time
 
 
 def _dump(value: Any) -> str:

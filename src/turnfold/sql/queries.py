@@ -29,6 +29,7 @@ SCHEMA = "turnfold_schema"
 _SESSION_FIELDS = [sessions.c[field.name] for field in fields(SessionRecord)]
 _IDS_PER_STATEMENT = 500
 _ROWS_PER_STATEMENT = 500
+_TURNS_PER_PAGE = 100
 
 
 # Sessions
@@ -154,10 +155,14 @@ def turn_outlines(session: Session, session_id: str, after: int, up_to: int) -> 
     return session.execute(statement.order_by(turns.c.position)).all()
 
 
-def calling_turns_backwards(session: Session, session_id: str) -> Iterator[Turn]:
-    """The assistant turns of a session, newest first: only these make tool calls."""
+def assistant_turns_backwards(session: Session, session_id: str) -> Iterator[Turn]:
+    """The turns that may make tool calls, newest first, read page by page."""
     statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.role == "assistant")
-    return _read_turns(session, statement.order_by(turns.c.position.desc()).execution_options(yield_per=100))
+    statement = statement.order_by(turns.c.position.desc()).limit(_TURNS_PER_PAGE)
+    page = list(_read_turns(session, statement))
+    while page:
+        yield from page
+        page = list(_read_turns(session, statement.where(turns.c.position < page[-1].position)))
 
 
 def source_turns(session: Session, summary: SummaryRecord, position: int, limit: int | None) -> list[Turn]:

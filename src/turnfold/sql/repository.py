@@ -6,6 +6,8 @@ between calls.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Concatenate, ParamSpec, TypeVar
@@ -13,14 +15,18 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from turnfold.errors import InvalidArgument, InvalidTurn
+from turnfold.errors import DatabaseUnavailable, InvalidArgument, InvalidTurn
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
 from turnfold.sql import operations, queries
-from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
+from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors, was_refused_as_concurrent
 from turnfold.sql.migrate import check_schema
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
 
 __all__ = ["SqlRepository"]
+
+MOST_ATTEMPTS = 12
+"""How often a transaction is tried that PostgreSQL refuses as not serial, or as the victim of a deadlock: it was rolled
+back whole, so that trying again is safe."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,9 +135,16 @@ class SqlRepository:
     def _run(
         self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        with translated_errors(self._engine), Session(bind) as session, session.begin():
-            self._prepare(session)
-            return operation(session, *args, **kwargs)
+        for attempt in range(MOST_ATTEMPTS):
+            try:
+                with translated_errors(self._engine), Session(bind) as session, session.begin():
+                    self._prepare(session)
+                    return operation(session, *args, **kwargs)
+            except DatabaseUnavailable as error:
+                if attempt + 1 == MOST_ATTEMPTS or not was_refused_as_concurrent(error):
+                    raise
+                time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))  # noqa: S311
+        raise AssertionError("unreachable")
 
     def _prepare(self, session: Session) -> None:
         if self._schema is not None:
