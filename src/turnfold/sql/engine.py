@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DatabaseError,
     DBAPIError,
     IntegrityError,
     NoSuchModuleError,
@@ -38,6 +39,8 @@ READ_ONLY = "turnfold_read_only"
 
 SQLITE_BUSY_TIMEOUT_SECONDS = 30
 
+DATABASES = ("sqlite", "postgresql")
+
 
 def create_engine(url: str | URL, **options: Any) -> Engine:
     """An engine for SQLite or PostgreSQL. `postgresql://` means psycopg 3, on every version of SQLAlchemy.
@@ -48,6 +51,8 @@ def create_engine(url: str | URL, **options: Any) -> Engine:
         parsed = make_url(url)
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() not in DATABASES:
+            raise ValueError(f"{parsed.get_backend_name()} is not supported")
         engine = sqlalchemy.create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise InvalidArgument(
@@ -56,7 +61,6 @@ def create_engine(url: str | URL, **options: Any) -> Engine:
         ) from None
     except ModuleNotFoundError as error:
         raise MissingExtra(f"database URL {_without_password(url)} needs {error.name}", extra="postgres") from None
-    check_dialect(engine)
     return prepare_sqlite(engine) if engine.dialect.name == "sqlite" else engine
 
 
@@ -74,7 +78,7 @@ def prepare_sqlite(engine: Engine) -> Engine:
 
 def check_dialect(engine: Engine) -> None:
     """Raises `InvalidArgument` unless the engine is for SQLite or PostgreSQL."""
-    if engine.dialect.name not in ("sqlite", "postgresql"):
+    if engine.dialect.name not in DATABASES:
         raise InvalidArgument(f"turnfold runs on sqlite and postgresql, not on {engine.dialect.name}")
 
 
@@ -96,7 +100,7 @@ def translated_errors(engine: Engine) -> Iterator[None]:
                 f"the database {where} has no turnfold tables here ({_first_line(error)}); "
                 "run `turnfold migrate` or turnfold.migrate(engine)"
             ) from error
-        if isinstance(error, OperationalError):
+        if isinstance(error, OperationalError) or type(error) is DatabaseError:
             raise DatabaseUnavailable(
                 f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
                 "check that it runs, can be written and can be reached"

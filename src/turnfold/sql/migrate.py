@@ -108,11 +108,12 @@ def _use_schema(connection: Connection, schema: str) -> None:
 def _needs_upgrade(connection: Connection, schema: str | None, folder: Path) -> bool:
     revision = _revision(connection, schema)
     if revision is None:
-        tables = [name for name in inspect(connection).get_table_names(schema) if name.startswith(TABLE_PREFIX)]
+        names = inspect(connection).get_table_names(schema)
+        tables = [name for name in names if name.startswith(TABLE_PREFIX) and name != VERSION_TABLE]
         if tables:
             raise SchemaMismatch(
-                f"the database {_shown(connection)} has {', '.join(sorted(tables))}{_in(schema)} but no "
-                f"{VERSION_TABLE}: other migrations made them; keep turnfold's tables out of those (include_name)"
+                f"the database {_shown(connection)} has {', '.join(sorted(tables))}{_in(schema)} but no revision "
+                f"in {VERSION_TABLE}: other migrations made them; keep turnfold's tables out of those (include_name)"
             )
         return True
     _check_compatible(revision, connection)
