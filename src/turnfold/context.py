@@ -204,12 +204,11 @@ def summary_message(summary: SummaryRecord) -> dict[str, Any]:
     """A summary as a message. Its mark comes from the digest of its text, which no text can contain; it is no system
     message, because an old turn must not gain authority by being summarized."""
     mark = f"summary-{blake2b(summary.content.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
-    start, end = (
-        f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (summary.time_range_start, summary.time_range_end)
-    )
+    start, end = summary.time_range_start.astimezone(UTC), summary.time_range_end.astimezone(UTC)
+    until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
     head = (
         f'<{mark} id="{summary.id}" depth="{summary.depth}" turns="{summary.first_position}-{summary.last_position}" '
-        f'count="{summary.descendant_count}" from="{start} UTC" to="{end} UTC">'
+        f'count="{summary.descendant_count}" time="{start:%Y-%m-%d %H:%M} to {until} UTC">'
     )
     return {"role": "user", "content": f"{head}\n{summary.content}\n</{mark}>"}
 

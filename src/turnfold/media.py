@@ -31,7 +31,7 @@ _DOCUMENTS = frozenset({"file", "input_file", "document"})
 
 def tokens(part: Mapping[str, Any]) -> int | None:
     """The tokens of a part that is a picture, a sound or a document; None for any other."""
-    kind = part.get("type")
+    kind = _kind(part)
     if kind in _PICTURES:
         return _picture_tokens(part)
     if kind in _SOUNDS:
@@ -43,7 +43,7 @@ def tokens(part: Mapping[str, Any]) -> int | None:
 
 def describe(part: Mapping[str, Any]) -> str | None:
     """A short description such as `[image 800×600]` of a picture, a sound or a document; None for any other part."""
-    kind = part.get("type")
+    kind = _kind(part)
     if kind in _PICTURES:
         size = _size(part)
         shown = f" {size[0]}×{size[1]}" if size else ""
@@ -55,6 +55,11 @@ def describe(part: Mapping[str, Any]) -> str | None:
         name = _first_text(part, "filename", "title", "file_id") or _url(part) or "without a name"
         return f"[document {name}]"
     return None
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    return kind if isinstance(kind, str) else ""
 
 
 def _picture_tokens(part: Mapping[str, Any]) -> int:
@@ -129,6 +134,8 @@ def _decoded_head(encoded: str, length: int) -> bytes:
 
 def _size(part: Mapping[str, Any]) -> tuple[int, int] | None:
     head = _decoded_head(_encoded(part), _HEADER_BYTES)
+    if len(head) < 30:
+        return None
     if head[:8] == b"\x89PNG\r\n\x1a\n":
         size = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     elif head[:4] == b"GIF8":

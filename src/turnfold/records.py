@@ -7,10 +7,11 @@ came from.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import datetime
 from hashlib import blake2b
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Literal, TypedDict
 
@@ -154,9 +155,8 @@ class Turn:
     def _check_types(self) -> None:
         if self.role not in ROLES:
             raise InvalidTurn(f"unknown role {_shown(self.role)}; use one of {', '.join(ROLES)}")
-        for key, kind, wanted in _KINDS:
-            if not isinstance(getattr(self, key), kind):
-                raise InvalidTurn(f"{key} is {_shown(getattr(self, key))}; use {wanted}")
+        if not all(map(isinstance, _values(self), _KINDS)):
+            raise next(self._mistakes())
         if self.id is not None:
             _check_id(self.id, "id", InvalidTurn)
         if not all(isinstance(call, dict) for call in self.tool_calls or ()):
@@ -164,8 +164,14 @@ class Turn:
         if self.created_at is not None and self.created_at.utcoffset() is None:
             raise InvalidTurn(f"created_at is {_shown(self.created_at)}; use a datetime with a time zone")
 
+    def _mistakes(self) -> Iterator[InvalidTurn]:
+        for name, kinds, wanted in _FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                yield InvalidTurn(f"{name} is {_shown(value)}; use {wanted}")
 
-_KINDS = (
+
+_FIELDS = (
     ("content", (str, list, NoneType), "a text, a list of parts or None"),
     ("name", (str, NoneType), "a text or None"),
     ("tool_calls", (list, NoneType), "a list of objects or None"),
@@ -175,6 +181,8 @@ _KINDS = (
     ("created_at", (datetime, NoneType), "a datetime with a time zone or None"),
     ("attributes", dict, "an object"),
 )
+_values = attrgetter(*(name for name, _, _ in _FIELDS))
+_KINDS = tuple(kinds for _, kinds, _ in _FIELDS)
 
 GIVEN_BY_CALLER = tuple(
     f.name for f in fields(Turn) if f.name not in ("session_id", "position", "token_count", "counter")
@@ -278,7 +286,7 @@ def derived_summary_id(session_id: str, depth: int, first_position: int) -> str:
 
 
 def _digest(key: str) -> str:
-    return blake2b(key.encode(), digest_size=10).hexdigest()
+    return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 def _check_id(value: object, where: str, error: type[InvalidArgument]) -> None:

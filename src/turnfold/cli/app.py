@@ -187,7 +187,7 @@ def context(
         render.context(turnfold.assemble_context(session, store, budget), as_json=as_json)
 
 
-@app.command(epilog="Example: turnfold expand sum-0f4cfa58b7a558ece19a --turns --database-url sqlite:///chats.db")
+@app.command(epilog="Example: turnfold expand sum-0f4cfa58b7a558ec --turns --database-url sqlite:///chats.db")
 def expand(
     summary: Annotated[str, typer.Argument(metavar="SUMMARY", help="A summary's id; `turnfold tree` shows them.")],
     database_url: DatabaseUrl,

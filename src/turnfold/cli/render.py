@@ -170,7 +170,7 @@ def demo(database: Path, store: SqlRepository, session: SessionRecord, found: Co
         words = " ".join(_words(turn).split())
         summary = re.match(r'<summary-\w+ id="([\w-]+)".*?> ', words)
         speaker = summary[1] if summary else " ".join(filter(None, (turn.role, turn.name)))
-        line = Text(plain(f"{speaker:>24}  "), "dim")
+        line = Text(plain(f"{speaker:>20}  "), "dim")
         line.append(_clipped(words[summary.end() :] if summary else words, 92))
         out.print(line)
     deepest = max(found.summaries, key=lambda summary: summary.depth, default=None)

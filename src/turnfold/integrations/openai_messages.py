@@ -86,11 +86,13 @@ def read_conversations(file: BinaryIO, name: str, *, session_id: str | None = No
 def _documents(file: BinaryIO, name: str) -> Iterator[tuple[int, Any, bool]]:
     """Each JSON document of the file with its line, and whether documents are numbered."""
     if not _is_one_a_line(file, name):
-        yield 1, _parsed(file.read(), name, 1), False
-        return
-    for line, raw in enumerate(file, start=1):
+        raw = file.read()
         if raw.strip():
-            yield line, _parsed(raw, name, line), True
+            yield 1, _parsed(raw, name, 1), False
+        return
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield number, _parsed(line, name, number), True
 
 
 def _is_one_a_line(file: BinaryIO, name: str) -> bool:
