@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -175,9 +176,10 @@ def demo(database: Path, store: SqlRepository, session: SessionRecord, found: Co
         out.print(line)
     deepest = max(found.summaries, key=lambda summary: summary.depth, default=None)
     if deepest:
+        command = "turnfold" if shutil.which("turnfold") else sys.argv[0]
         _say(
-            f"\nNothing is lost:  turnfold expand {deepest.id} --database-url sqlite:///{database}\n"
-            f"Every turn:       turnfold turns {session.id} --database-url sqlite:///{database}"
+            f"\nNothing is lost:  {command} expand {deepest.id} --database-url sqlite:///{database}\n"
+            f"Every turn:       {command} turns {session.id} --database-url sqlite:///{database}"
         )
 
 

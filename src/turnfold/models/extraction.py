@@ -98,9 +98,9 @@ _SIGNS = tuple(
             re.IGNORECASE,
             0.8,
         ),
-        (r"(?:[\w.~-]*/[\w.-]+){1,}|\b\w+\.(?:py|js|ts|go|rs|sql|json|ya?ml|toml|md|txt|csv|log)\b", 0, 0.6),
+        (r"[\w.~]/[\w.]|(?:^|\s)/\w|\b\w+\.(?:py|js|ts|go|rs|sql|json|ya?ml|toml|md|txt|csv|log)\b", 0, 0.6),
         (r"\d", 0, 0.6),
-        (r"(?<=\w[ ,] )?\b[A-Z][\w-]+ [A-Z][\w-]+|(?<=[a-z,] )[A-Z]\w+|\b\w+_\w+\b|`[^`]+`", 0, 0.5),
+        (r"\b[A-Z][\w-]+ [A-Z][\w-]+|(?<=[a-z,] )[A-Z]\w+|\b\w+_\w+\b|`[^`]+`", 0, 0.5),
         (r"[?？]", 0, 0.3),
         (r"\b(?:todo|next step|open question|remember|important|note that)\b", re.IGNORECASE, 0.7),
     )
