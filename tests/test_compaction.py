@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,6 +297,21 @@ class TestDeciding:
         stats = compact_if_needed("s", store, summarizer(), Mine())
         assert stats is not None
         assert stats["turns_compacted"] == 36
+
+    @pytest.mark.parametrize(
+        ("budget", "name"),
+        [
+            (object(), "total"),
+            (SimpleNamespace(total=0), "total"),
+            (SimpleNamespace(total=500, context_threshold=2), "context_threshold"),
+            (SimpleNamespace(total=500, fresh_tail_count=-1), "fresh_tail_count"),
+        ],
+    )
+    def test_a_budget_that_makes_no_sense_is_refused_by_name(
+        self, store: SqlRepository, budget: Any, name: str
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=name):
+            compact_if_needed("s", store, summarizer(), budget)
 
     def test_with_nothing_worth_folding_the_answer_is_none(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(16))

@@ -134,10 +134,13 @@ async def _compact_if_needed(
         leaf_chunk_tokens=getattr(budget, "leaf_chunk_tokens", 20_000),
         condensed_min_fanout=getattr(budget, "condensed_min_fanout", 4),
     )
+    total: Any = getattr(budget, "total", None)
     threshold = getattr(budget, "context_threshold", 0.75)
-    if not await _should_compact(session_id, store, budget.total, threshold):
+    check_count("total", total, at_least=1)
+    check_threshold("context_threshold", threshold)
+    if not await _should_compact(session_id, store, total, threshold):
         return None
-    need = _WhileOver(budget.total * threshold, smallest_chunk_worth_a_call(limits, budget.total))
+    need = _WhileOver(total * threshold, smallest_chunk_worth_a_call(limits, total))
     try:
         stats = await _compact(session_id, store, summarizer, limits, need, None)
     except CompactionInProgress:
@@ -176,9 +179,7 @@ async def _compact(
     lease = await store.acquire_lease(session_id, owner=_owner(), seconds=LEASE_SECONDS)
     session = await store.get_session(session_id)
     if session is None:
-        return CompactionStats(
-            leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[]
-        )
+        return _no_stats()
     if lease is None:
         raise CompactionInProgress(
             f"session {session_id!r} is being compacted by {session.lease_owner}, until {session.lease_expires_at} at "
@@ -209,9 +210,7 @@ class _Run:
         on_progress: OnProgress | None,
     ) -> None:
         self.lease = lease
-        self.stats = CompactionStats(
-            leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[]
-        )
+        self.stats = _no_stats()
         self._session = session
         self._store = store
         self._summarizer = summarizer
@@ -226,8 +225,11 @@ class _Run:
         while True:
             chunk = next_chunk(turns, self._limits, last_position=self._session.last_position, is_complete=is_complete)
             if not chunk.is_settled:
-                page = await self._next_turns(turns)
-                is_complete = not page
+                limit = max(PAGE_OF_TURNS, len(turns))
+                page = await self._store.get_uncovered_turns(
+                    self._session.id, after_position=turns[-1].position if turns else 0, limit=limit
+                )
+                is_complete = len(page) < limit
                 turns += page
             elif await need.justifies(chunk, self._session.id, self._store):
                 prior_summary = await self._fold(turns[: chunk.length], prior_summary)
@@ -250,13 +252,6 @@ class _Run:
             for batch in batches:
                 summaries.append(await self._condense(batch))
             depth += 1
-
-    async def _next_turns(self, turns: Sequence[Turn]) -> list[Turn]:
-        return await self._store.get_uncovered_turns(
-            self._session.id,
-            after_position=turns[-1].position if turns else 0,
-            limit=max(PAGE_OF_TURNS, len(turns)),
-        )
 
     async def _fold(self, turns: Sequence[Turn], prior_summary: str) -> str:
         await self._renew_lease()
@@ -328,6 +323,10 @@ class _Run:
             self._on_progress(
                 Progress(turns_compacted=compacted, turns_to_compact=max(evictable, compacted), depth=depth)
             )
+
+
+def _no_stats() -> CompactionStats:
+    return CompactionStats(leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[])
 
 
 def _owner() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import InvalidArgument
@@ -131,13 +131,13 @@ def batches_to_condense(
     yield summaries[start:]
 
 
-def check_count(name: str, value: int, *, at_least: int) -> None:
+def check_count(name: str, value: Any, *, at_least: int) -> None:
     """Raises `InvalidArgument` unless `value` is a whole number of at least `at_least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise InvalidArgument(f"{name} must be a whole number of {at_least} or more, not {value!r}")
 
 
-def check_threshold(name: str, value: float) -> None:
+def check_threshold(name: str, value: Any) -> None:
     """Raises `InvalidArgument` unless 0 < `value` <= 1."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise InvalidArgument(f"{name} must be a share above 0 and up to 1, such as 0.75, not {value!r}")

@@ -169,6 +169,14 @@ class TestRefusals:
         assert "secret" not in str(caught.value)
         engine.dispose()
 
+    def test_a_pool_that_stays_full_is_one_clear_error(self, url: str) -> None:
+        engine = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+        store = SqlRepository(engine)
+        with engine.connect(), pytest.raises(DatabaseUnavailable, match="enlarge the pool"):
+            store.append_turns("s", some_turns(1))
+        assert store.append_turns("s", some_turns(1))[0].position == 1
+        engine.dispose()
+
     def test_a_schema_is_refused_on_sqlite(self) -> None:
         with pytest.raises(InvalidArgument, match="SQLite has no schemas"):
             SqlRepository(create_engine("sqlite://"), schema="x")

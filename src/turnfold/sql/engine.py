@@ -22,6 +22,7 @@ from sqlalchemy.exc import (
     OperationalError,
     SQLAlchemyError,
 )
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument, MissingExtra, SchemaMismatch, TurnConflict
 
@@ -93,6 +94,11 @@ def translated_errors(engine: Engine) -> Iterator[None]:
                 f"a turn id is given twice in one session: {_first_line(error)}; nothing of the batch was written"
             ) from error
         raise
+    except PoolTimeout as error:
+        raise DatabaseUnavailable(
+            f"no connection became free in the pool of {engine.url.render_as_string(hide_password=True)}: "
+            f"{str(error).partition('(Background')[0].strip()}; nothing was written; enlarge the pool"
+        ) from error
     except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
         if _is_missing_table(error):
