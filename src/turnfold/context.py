@@ -147,15 +147,17 @@ class _Fitting:
 
     def _leave_out_groups(self) -> None:
         limits = self._budget.limits()
+        gone: set[int] = set()
         start = 0
         for end in cuts(self._uncovered, limits):
             if self._excess <= 0 or self._uncovered[end - 1].position > self._last_position - limits.fresh_tail_count:
-                return
+                break
             for turn in self._uncovered[start:end]:
                 if not turn.pinned:
-                    self._turns.remove(turn)
+                    gone.add(turn.position)
                     self._leave_out(str(turn.id), turn.token_count)
             start = end
+        self._turns = [turn for turn in self._turns if turn.position not in gone]
 
     def _leave_out(self, id: str, tokens: int) -> None:
         self._left_out.append(LeftOut(id, tokens))
