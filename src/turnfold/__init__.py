@@ -1,8 +1,10 @@
 """turnfold keeps every turn of a long conversation in your own database and folds the old ones into summaries."""
 
+from turnfold.checking import Fault, check, erase_session, repair
 from turnfold.compaction import compact_if_needed, compact_session, should_compact
 from turnfold.context import Context, LeftOut, TokenBudget, assemble_context
 from turnfold.errors import (
+    AccessDenied,
     CompactionInProgress,
     DatabaseUnavailable,
     InvalidAnswer,
@@ -28,6 +30,7 @@ from turnfold.summarizer import Summarizer
 from turnfold.tokens import EstimatingCounter, ExactCounter, TokenCounter
 
 __all__ = [
+    "AccessDenied",
     "AsyncRepository",
     "BoundRepository",
     "CompactionInProgress",
@@ -36,6 +39,7 @@ __all__ = [
     "DatabaseUnavailable",
     "EstimatingCounter",
     "ExactCounter",
+    "Fault",
     "InvalidAnswer",
     "InvalidArgument",
     "InvalidSummary",
@@ -63,12 +67,15 @@ __all__ = [
     "UnknownSummary",
     "UnreadableConversation",
     "assemble_context",
+    "check",
     "compact_if_needed",
     "compact_session",
     "create_engine",
+    "erase_session",
     "extractive",
     "include_name",
     "migrate",
     "prepare_sqlite",
+    "repair",
     "should_compact",
 ]

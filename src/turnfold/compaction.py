@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import uuid4
 
-from turnfold.drive import drive, immediately
+from turnfold.drive import awaitable, drive, immediately
 from turnfold.errors import CompactionInProgress, TurnfoldError
 from turnfold.planning import (
     Chunk,
@@ -31,7 +32,6 @@ from turnfold.records import (
     CompactionStats,
     Lease,
     Progress,
-    SessionRecord,
     SummaryRecord,
     Tier,
     Turn,
@@ -53,6 +53,9 @@ OnProgress = Callable[[Progress], None]
 LEASE_SECONDS = 600.0
 """How long a lease lasts from each model call on: longer than a model may take, and what a dead worker blocks."""
 
+POLL_SECONDS = 0.5
+"""How often a caller that waits asks for the lease."""
+
 PAGE_OF_TURNS = 200
 
 
@@ -65,6 +68,7 @@ def compact_session(
     leaf_chunk_tokens: int = 20_000,
     condensed_min_fanout: int = 4,
     max_condense_depth: int | None = None,
+    wait_seconds: float = 0.0,
     on_progress: OnProgress | None = None,
 ) -> CompactionStats:
     """Fold all turns of a session but the pinned ones, the newest `fresh_tail_count` and what waits for a tool.
@@ -74,8 +78,8 @@ def compact_session(
     written as soon as it is made: after an interruption the next call goes on. A session without turns gives empty
     stats. `on_progress` is called after each summary.
 
-    Raises `InvalidArgument` for a limit out of range, `CompactionInProgress` where another worker compacts the session,
-    `LeaseLost` where one took over meanwhile, and whatever the model raises.
+    Raises `InvalidArgument` for a limit out of range, `CompactionInProgress` where another worker compacts the session
+    and is not done within `wait_seconds`, `LeaseLost` where one took over meanwhile, and whatever the model raises.
     """
     check_session_id(session_id)
     limits = Limits(
@@ -84,7 +88,8 @@ def compact_session(
         condensed_min_fanout=condensed_min_fanout,
         max_condense_depth=max_condense_depth,
     )
-    return drive(_compact(session_id, _async(memory_store), immediately(summarizer), limits, _Always(), on_progress))
+    worker = Worker(_async(memory_store), immediately(summarizer), sleep=awaitable(time.sleep), on_progress=on_progress)
+    return drive(worker.compact(session_id, limits, _Always(), wait_seconds=wait_seconds))
 
 
 def should_compact(session_id: str, memory_store: Repository, token_budget: int, threshold: float = 0.75) -> bool:
@@ -109,7 +114,8 @@ def compact_if_needed(
     Returns None where nothing was written: below the threshold, nothing worth folding, or another worker at it. Raises
     as `compact_session` does, but for `CompactionInProgress`.
     """
-    return drive(_compact_if_needed(session_id, _async(memory_store), immediately(summarizer), budget))
+    worker = Worker(_async(memory_store), immediately(summarizer), sleep=awaitable(time.sleep))
+    return drive(_compact_if_needed(session_id, worker, budget))
 
 
 def _async(memory_store: Repository) -> AsyncRepository:
@@ -126,9 +132,7 @@ async def _should_compact(session_id: str, store: AsyncRepository, token_budget:
     return await store.get_session_token_count(session_id) > token_budget * threshold
 
 
-async def _compact_if_needed(
-    session_id: str, store: AsyncRepository, summarizer: AsyncSummarizerProtocol, budget: Any
-) -> CompactionStats | None:
+async def _compact_if_needed(session_id: str, worker: Worker, budget: Any) -> CompactionStats | None:
     limits = Limits(
         fresh_tail_count=getattr(budget, "fresh_tail_count", 16),
         leaf_chunk_tokens=getattr(budget, "leaf_chunk_tokens", 20_000),
@@ -138,11 +142,11 @@ async def _compact_if_needed(
     threshold = getattr(budget, "context_threshold", 0.75)
     check_count("total", total, at_least=1)
     check_threshold("context_threshold", threshold)
-    if not await _should_compact(session_id, store, total, threshold):
+    if not await _should_compact(session_id, worker.store, total, threshold):
         return None
     need = _WhileOver(total * threshold, smallest_chunk_worth_a_call(limits, total))
     try:
-        stats = await _compact(session_id, store, summarizer, limits, need, None)
+        stats = await worker.compact(session_id, limits, need)
     except CompactionInProgress:
         return None
     return stats if stats["tiers_used"] else None
@@ -168,77 +172,94 @@ class _WhileOver:
         return await store.get_session_token_count(session_id) > self.threshold_tokens
 
 
-async def _compact(
-    session_id: str,
-    store: AsyncRepository,
-    summarizer: AsyncSummarizerProtocol,
-    limits: Limits,
-    need: _Always | _WhileOver,
-    on_progress: OnProgress | None,
-) -> CompactionStats:
-    lease = await store.acquire_lease(session_id, owner=_owner(), seconds=LEASE_SECONDS)
-    session = await store.get_session(session_id)
-    if session is None:
-        return _no_stats()
-    if lease is None:
-        raise CompactionInProgress(
-            f"session {session_id!r} is being compacted by {session.lease_owner}, until {session.lease_expires_at} at "
-            "the longest; call again later, or use compact_if_needed, which lets the other work"
-        )
-    run = _Run(session, store, summarizer, limits, lease, on_progress)
-    try:
-        await run.fold_leaves(need)
-        await run.condense()
-    except BaseException:
-        with suppress(TurnfoldError):
-            await store.release_lease(run.lease)
-        raise
-    await store.release_lease(run.lease)
-    return run.stats
+@dataclass(frozen=True)
+class Worker:
+    """Who compacts: with which store and summarizer, and, handed in like these, how it sleeps and how long its lease
+    lasts from each call of the model on."""
+
+    store: AsyncRepository
+    summarizer: AsyncSummarizerProtocol
+    sleep: Callable[[float], Awaitable[None]]
+    on_progress: OnProgress | None = None
+    lease_seconds: float = LEASE_SECONDS
+
+    async def compact(
+        self, session_id: str, limits: Limits, need: _Always | _WhileOver, *, wait_seconds: float = 0.0
+    ) -> CompactionStats:
+        lease = await self._acquire(session_id, wait_seconds)
+        if lease is None:
+            return _no_stats()
+        run = _Run(self, session_id, limits, lease)
+        try:
+            await run.fold_leaves(need)
+            await run.condense()
+        except BaseException:
+            with suppress(TurnfoldError):
+                await self.store.release_lease(run.lease)
+            raise
+        await self.store.release_lease(run.lease)
+        return run.stats
+
+    async def _acquire(self, session_id: str, wait_seconds: float) -> Lease | None:
+        """The lease, or None for a session without turns."""
+        owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        while True:
+            lease = await self.store.acquire_lease(session_id, owner=owner, seconds=self.lease_seconds)
+            session = await self.store.get_session(session_id) if lease is None else None
+            if lease is not None or session is None:
+                return lease
+            if wait_seconds <= 0:
+                raise CompactionInProgress(
+                    f"session {session_id!r} is being compacted by {session.lease_owner}, until "
+                    f"{session.lease_expires_at} at the longest; call again later, give wait_seconds, or use "
+                    "compact_if_needed, which lets the other work"
+                )
+            pause = min(wait_seconds, POLL_SECONDS)
+            await self.sleep(pause)
+            wait_seconds -= pause
 
 
 class _Run:
     """One compaction of one session by one worker, from its lease to its stats."""
 
-    def __init__(
-        self,
-        session: SessionRecord,
-        store: AsyncRepository,
-        summarizer: AsyncSummarizerProtocol,
-        limits: Limits,
-        lease: Lease,
-        on_progress: OnProgress | None,
-    ) -> None:
+    def __init__(self, worker: Worker, session_id: str, limits: Limits, lease: Lease) -> None:
         self.lease = lease
         self.stats = _no_stats()
-        self._session = session
-        self._store = store
-        self._summarizer = summarizer
+        self._worker = worker
+        self._store = worker.store
+        self._summarizer = worker.summarizer
+        self._session_id = session_id
         self._limits = limits
-        self._on_progress = on_progress
+        self._turns_to_compact = 0
+        takes_hook = getattr(worker.summarizer, "takes_before_call", False)
+        self._hook: dict[str, Any] = {"before_call": self._renew_lease} if takes_hook else {}
 
     async def fold_leaves(self, need: _Always | _WhileOver) -> None:
-        newest = await self._store.get_newest_leaf(self._session.id)
+        session = await self._store.get_session(self._session_id)
+        if session is None:
+            return
+        self._turns_to_compact = session.last_position - session.covered_position - self._limits.fresh_tail_count
+        newest = await self._store.get_newest_leaf(session.id)
         prior_summary = newest.content if newest else ""
         turns: list[Turn] = []
         is_complete = False
         while True:
-            chunk = next_chunk(turns, self._limits, last_position=self._session.last_position, is_complete=is_complete)
+            chunk = next_chunk(turns, self._limits, last_position=session.last_position, is_complete=is_complete)
             if not chunk.is_settled:
                 limit = max(PAGE_OF_TURNS, len(turns))
                 page = await self._store.get_uncovered_turns(
-                    self._session.id, after_position=turns[-1].position if turns else 0, limit=limit
+                    session.id, after_position=turns[-1].position if turns else 0, limit=limit
                 )
                 is_complete = len(page) < limit
                 turns += page
-            elif await need.justifies(chunk, self._session.id, self._store):
+            elif await need.justifies(chunk, session.id, self._store):
                 prior_summary = await self._fold(turns[: chunk.length], prior_summary)
                 del turns[: chunk.length]
             else:
                 return
 
     async def condense(self) -> None:
-        summaries = await self._store.get_uncompacted_summaries(self._session.id)
+        summaries = await self._store.get_uncompacted_summaries(self._session_id)
         depth = 0
         while summaries and depth <= max(summary.depth for summary in summaries):
             if not self._limits.may_condense_from(depth):
@@ -254,8 +275,8 @@ class _Run:
             depth += 1
 
     async def _fold(self, turns: Sequence[Turn], prior_summary: str) -> str:
-        await self._renew_lease()
-        text, tier = await self._summarizer.summarize_turns(turns, prior_summary=prior_summary)
+        await self._renew_lease_for_others()
+        text, tier = await self._summarizer.summarize_turns(turns, prior_summary=prior_summary, **self._hook)
         times = [turn.created_at for turn in turns if turn.created_at is not None]
         await self._write(
             text,
@@ -275,8 +296,8 @@ class _Run:
         return text
 
     async def _condense(self, children: Sequence[SummaryRecord]) -> SummaryRecord:
-        await self._renew_lease()
-        text, tier = await self._summarizer.summarize_summaries(children)
+        await self._renew_lease_for_others()
+        text, tier = await self._summarizer.summarize_summaries(children, **self._hook)
         parent = await self._write(
             text,
             tier,
@@ -293,15 +314,20 @@ class _Run:
         self._report(depth=parent.depth)
         return parent
 
+    async def _renew_lease_for_others(self) -> None:
+        """Before the work of a summarizer that does not renew before each of its calls."""
+        if not self._hook:
+            await self._renew_lease()
+
     async def _renew_lease(self) -> None:
-        self.lease = await self._store.renew_lease(self.lease, seconds=LEASE_SECONDS)
+        self.lease = await self._store.renew_lease(self.lease, seconds=self._worker.lease_seconds)
 
     async def _write(self, text: str, tier: Tier, *, depth: int, first_position: int, **facts: Any) -> SummaryRecord:
         counter = self._store.token_counter
         model = FALLBACK_MODEL if tier == "fallback" else str(getattr(self._summarizer, "model_name", ""))
         summary = SummaryRecord(
-            id=derived_summary_id(self._session.id, depth, first_position),
-            session_id=self._session.id,
+            id=derived_summary_id(self._session_id, depth, first_position),
+            session_id=self._session_id,
             depth=depth,
             content=text,
             token_count=counter.count(text),
@@ -317,17 +343,11 @@ class _Run:
         return summary
 
     def _report(self, *, depth: int) -> None:
-        if self._on_progress is not None:
-            evictable = self._session.last_position - self._session.covered_position - self._limits.fresh_tail_count
+        if self._worker.on_progress is not None:
             compacted = self.stats["turns_compacted"]
-            self._on_progress(
-                Progress(turns_compacted=compacted, turns_to_compact=max(evictable, compacted), depth=depth)
-            )
+            to_compact = max(self._turns_to_compact, compacted)
+            self._worker.on_progress(Progress(turns_compacted=compacted, turns_to_compact=to_compact, depth=depth))
 
 
 def _no_stats() -> CompactionStats:
     return CompactionStats(leaf_summaries_created=0, condensed_summaries_created=0, turns_compacted=0, tiers_used=[])
-
-
-def _owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"

@@ -14,7 +14,8 @@
     ├── CompactionInProgress (RuntimeError)   another worker holds the lease of the session
     ├── LeaseLost (RuntimeError)              the lease ended before the work did; nothing more was written
     ├── SchemaMismatch (RuntimeError)         the tables are missing, older or newer than this code
-    ├── DatabaseUnavailable (ConnectionError) the database cannot be reached or opened
+    ├── DatabaseUnavailable (ConnectionError) the database cannot be reached, opened or written
+    ├── AccessDenied (PermissionError)        the role of the connection lacks a right
     └── MissingExtra (ImportError)            an optional dependency that is not installed
 
 A message has three parts: what was wrong, where, and what to do about it.
@@ -23,6 +24,7 @@ A message has three parts: what was wrong, where, and what to do about it.
 from __future__ import annotations
 
 __all__ = [
+    "AccessDenied",
     "CompactionInProgress",
     "DatabaseUnavailable",
     "InvalidAnswer",
@@ -90,6 +92,10 @@ class SchemaMismatch(TurnfoldError, RuntimeError):
 
 class DatabaseUnavailable(TurnfoldError, ConnectionError):
     """The database cannot be reached, opened or written."""
+
+
+class AccessDenied(TurnfoldError, PermissionError):
+    """The database refused what the role of the connection may not do; nothing was written."""
 
 
 class MissingExtra(TurnfoldError, ImportError):

@@ -98,6 +98,23 @@ class Repository(Protocol):
     def release_lease(self, lease: Lease) -> None:
         """Give the lease back; nothing happens where it is held no more."""
 
+    def get_coverage(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[tuple[int, str]]:
+        """Which leaf covers which turn, as written: positions after one and summary ids."""
+
+    def get_orphans(self) -> list[str]:
+        """What belongs to nothing: a line for each session, turn or summary that rows name but that is not there."""
+
+    def recount_session(self, session_id: str) -> None:
+        """Set what the session's row counts from what there is to count, and clear a lease that ran out."""
+
+    def erase_session(self, session_id: str) -> bool:
+        """Delete the session with its turns, summaries and sources, whole; whether there was one.
+
+        Raises `CompactionInProgress` while a worker holds its lease.
+        """
+
 
 class AsyncRepository(Protocol):
     """`Repository`, awaitable; every method promises what its namesake there promises."""
@@ -146,3 +163,13 @@ class AsyncRepository(Protocol):
     async def renew_lease(self, lease: Lease, *, seconds: float) -> Lease: ...
 
     async def release_lease(self, lease: Lease) -> None: ...
+
+    async def get_coverage(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[tuple[int, str]]: ...
+
+    async def get_orphans(self) -> list[str]: ...
+
+    async def recount_session(self, session_id: str) -> None: ...
+
+    async def erase_session(self, session_id: str) -> bool: ...

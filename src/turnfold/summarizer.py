@@ -7,7 +7,7 @@ and always meets that. An exception of the model passes through: an outage must 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -37,8 +37,16 @@ _TIERS: tuple[Tier, ...] = ("normal", "aggressive", "fallback")
 _TEMPERATURES = {"normal": 0.2, "aggressive": 0.0}
 
 
+BeforeCall = Callable[[], Awaitable[None]]
+"""Awaited before each call of the model: the lease is renewed there."""
+
+
 class SummarizerProtocol(Protocol):
-    """What the three functions ask of a summarizer; `Summarizer` is one."""
+    """What the three functions ask of a summarizer; `Summarizer` is one.
+
+    Three attributes are used where there are any: `model_name`, `max_input_tokens`, and `takes_before_call`, which says
+    that both methods take a `BeforeCall` as `before_call`.
+    """
 
     def summarize_turns(self, turns: Sequence[Turn], prior_summary: str = "") -> tuple[str, Tier]: ...
 
@@ -73,10 +81,18 @@ class Summarizer:
         self._model = awaitable(model)
         self._counter = token_counter or EstimatingCounter()
 
+    takes_before_call = True
+
     def summarize_turns(
-        self, turns: Sequence[Turn], prior_summary: str = "", *, target_tokens: int = LEAF_TARGET_TOKENS
+        self,
+        turns: Sequence[Turn],
+        prior_summary: str = "",
+        *,
+        target_tokens: int = LEAF_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
     ) -> tuple[str, Tier]:
-        """A summary of turns and the tier that made it. `prior_summary` is what came before, for continuity only.
+        """A summary of turns and the tier that made it. `prior_summary` is what came before, for continuity only;
+        `before_call` is awaited before each call of the model.
 
         The target is a quarter of the source where that is less than `target_tokens`. Raises what the model raises,
         and `InvalidAnswer` where it returns no text.
@@ -84,10 +100,14 @@ class Summarizer:
         check_count("target_tokens", target_tokens, at_least=1)
         source_tokens = sum(count_turn(self._counter, turn) for turn in turns)
         task = _Task(_LEAF_PROMPTS, transcript(turns), source_tokens, min(target_tokens, max(1, source_tokens // 4)))
-        return drive(self._summarize(task, prior_summary))
+        return drive(self._summarize(task, prior_summary, before_call or _nothing))
 
     def summarize_summaries(
-        self, summaries: Sequence[SummaryRecord], *, target_tokens: int = CONDENSED_TARGET_TOKENS
+        self,
+        summaries: Sequence[SummaryRecord],
+        *,
+        target_tokens: int = CONDENSED_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
     ) -> tuple[str, Tier]:
         """A summary of neighbouring summaries and the tier that made it.
 
@@ -96,23 +116,25 @@ class Summarizer:
         check_count("target_tokens", target_tokens, at_least=1)
         source_tokens = sum(self._counter.count(summary.content) for summary in summaries)
         target = min(target_tokens, max(1, source_tokens // 2))
-        return drive(self._summarize(_Task(_CONDENSED_PROMPTS, _chapters(summaries), source_tokens, target), ""))
+        task = _Task(_CONDENSED_PROMPTS, _chapters(summaries), source_tokens, target)
+        return drive(self._summarize(task, "", before_call or _nothing))
 
-    async def _summarize(self, task: _Task, prior_summary: str) -> tuple[str, Tier]:
+    async def _summarize(self, task: _Task, prior_summary: str, before_call: BeforeCall) -> tuple[str, Tier]:
         pieces = list(_pieces(task.source, self.max_input_tokens, self._counter))
         if len(pieces) == 1:
-            return await self._summarize_piece(task, prior_summary)
+            return await self._summarize_piece(task, prior_summary, before_call)
         texts: list[str] = []
         tiers: list[Tier] = []
         for piece in pieces:
-            text, tier = await self._summarize_piece(task.share(piece, len(pieces)), prior_summary)
+            text, tier = await self._summarize_piece(task.share(piece, len(pieces)), prior_summary, before_call)
             texts.append(text)
             tiers.append(tier)
             prior_summary = text
         return "\n\n".join(texts), max(tiers, key=_TIERS.index)
 
-    async def _summarize_piece(self, task: _Task, prior_summary: str) -> tuple[str, Tier]:
+    async def _summarize_piece(self, task: _Task, prior_summary: str, before_call: BeforeCall) -> tuple[str, Tier]:
         for tier, template in task.prompts.items():
+            await before_call()
             answer = await self._model(_prompt(template, task, prior_summary, _TEMPERATURES[tier]))
             if not isinstance(answer, str | None):
                 raise InvalidAnswer(
@@ -123,6 +145,10 @@ class Summarizer:
                 return text, tier
         target = max(1, min(task.target_tokens, task.source_tokens - 1))
         return extract(task.source, target, self._counter) or shortened(task.source, target, self._counter), "fallback"
+
+
+async def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 import typer
+from sqlalchemy import text
 
 from turnfold import SqlRepository, create_engine
 from turnfold.cli import main, render
@@ -178,6 +179,37 @@ class TestTheWholeWay:
         assert len(parsed(run("turns", "long", "--json"))) == 1_203
 
 
+class TestDoctor:
+    def test_a_healthy_store_has_no_fault(self, run: Run, folded: str) -> None:
+        assert run("doctor").stdout == "no fault found\n"
+        assert parsed(run("doctor", folded, "--json")) == []
+
+    def test_a_fault_is_named_and_what_can_be_derived_is_mended(self, run: Run, folded: str, url: str) -> None:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE turnfold_sessions SET active_tokens = 0"))
+        engine.dispose()
+        done = run("doctor", code=1)
+        assert "session chat: counters: active_tokens is 0, and should be" in done.stdout
+        assert parsed(run("doctor", "--json", code=1))[0]["session_id"] == "chat"
+        assert run("doctor", "--repair").stdout == "no fault found\n"
+        assert run("doctor").stdout == "no fault found\n"
+
+    def test_an_unknown_session_is_named(self, run: Run) -> None:
+        assert "no session 'nobody'" in run("doctor", "nobody", code=1).stderr
+
+
+class TestErase:
+    def test_it_asks_first(self, run: Run, folded: str) -> None:
+        assert run("erase", folded, stdin="n\n", code=1)
+        assert parsed(run("status", folded, "--json"))
+        assert "61 turns erased" in run("erase", folded, stdin="y\n").stdout
+        assert parsed(run("status", "--json")) == []
+
+    def test_it_need_not_ask(self, run: Run, folded: str) -> None:
+        assert parsed(run("erase", folded, "--yes", "--json")) == {"session_id": "chat", "turns": 61}
+
+
 class TestDemo:
     def test_it_folds_the_conversation_that_ships_with_the_package(self, tmp_path: Path) -> None:
         file = tmp_path / "demo.db"
@@ -320,7 +352,7 @@ class TestHostileText:
 class TestHelp:
     def test_every_command_has_a_help_and_an_example_that_names_it(self) -> None:
         assert set(COMMANDS) == {
-            "demo", "migrate", "import", "compact", "status", "tree", "turns", "context", "expand"
+            "demo", "migrate", "import", "compact", "status", "tree", "turns", "context", "expand", "doctor", "erase"
         }  # fmt: skip
         for name, command in COMMANDS.items():
             assert command.help

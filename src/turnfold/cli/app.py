@@ -204,6 +204,39 @@ def expand(
             render.turns(store.get_source_turns(summary), as_json=as_json)
 
 
+@app.command(epilog="Example: turnfold doctor --repair --database-url sqlite:///chats.db")
+def doctor(
+    database_url: DatabaseUrl,
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="One session; all where left out.")] = None,
+    schema: Schema = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend counters and leases that ran out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify that every promise holds; exit code 1 where one does not."""
+    with _store(database_url, schema) as store:
+        faults = turnfold.repair(store, session) if repair else turnfold.check(store, session)
+        render.faults(faults, as_json=as_json)
+    if faults:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: turnfold erase chats-1 --yes --database-url sqlite:///chats.db")
+def erase(
+    session: SessionId,
+    database_url: DatabaseUrl,
+    schema: Schema = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a session for good: its turns, its summaries and what links them."""
+    with _store(database_url, schema) as store:
+        record = _session(store, session)
+        if not yes:
+            typer.confirm(f"Delete all {record.last_position:,} turns of {render.plain(session)} for good?", abort=True)
+        turnfold.erase_session(session, store)
+        render.erased(record, as_json=as_json)
+
+
 @contextmanager
 def _engine(url: str, *, may_create: bool = False) -> Iterator[Engine]:
     engine = turnfold.create_engine(url)

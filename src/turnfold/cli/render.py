@@ -23,7 +23,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 import turnfold
-from turnfold import CompactionStats, Context, SessionRecord, SqlRepository, SummaryRecord, Turn
+from turnfold import CompactionStats, Context, Fault, SessionRecord, SqlRepository, SummaryRecord, Turn
 from turnfold.content import readable_calls, readable_text
 from turnfold.integrations.openai_messages import Imported
 
@@ -156,6 +156,24 @@ def context(found: Context, *, as_json: bool) -> None:
     _say(f"{len(found.messages):,} messages, {found.token_count:,} tokens")
     for left in found.left_out:
         _say(f"left out: {left.id}, {left.tokens:,} tokens")
+
+
+def faults(found: Sequence[Fault], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    for fault in found:
+        where = "the store" if fault.session_id is None else f"session {fault.session_id}"
+        cure = "  (--repair mends it)" if fault.can_be_repaired else ""
+        _say(f"{where}: {fault.kind}: {fault.message}{cure}")
+    _say(f"{len(found):,} faults" if found else "no fault found")
+
+
+def erased(session: SessionRecord, *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"session_id": session.id, "turns": session.last_position})
+    else:
+        _say(f"{session.id}: {session.last_position:,} turns erased")
 
 
 def demo(database: Path, store: SqlRepository, session: SessionRecord, found: Context, budget_tokens: int) -> None:

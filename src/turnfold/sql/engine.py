@@ -24,7 +24,14 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from turnfold.errors import DatabaseUnavailable, InvalidArgument, MissingExtra, SchemaMismatch, TurnConflict
+from turnfold.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidArgument,
+    MissingExtra,
+    SchemaMismatch,
+    TurnConflict,
+)
 
 __all__ = [
     "READ_ONLY",
@@ -32,7 +39,6 @@ __all__ = [
     "create_engine",
     "prepare_sqlite",
     "translated_errors",
-    "was_refused_as_concurrent",
 ]
 
 READ_ONLY = "turnfold_read_only"
@@ -68,9 +74,9 @@ def create_engine(url: str | URL, **options: Any) -> Engine:
 def prepare_sqlite(engine: Engine) -> Engine:
     """Set up an engine for SQLite under several threads and processes, and return it. Call it before the first use.
 
-    Every connection gets WAL, `synchronous=NORMAL`, foreign keys and a busy timeout of 30 seconds. Every transaction
-    begins IMMEDIATE, so that it can never fail half-way for want of the write lock; with the execution option
-    `turnfold_read_only` it begins DEFERRED.
+    Every connection gets WAL, `synchronous=NORMAL`, foreign keys, a busy timeout of 30 seconds, and `secure_delete`,
+    which overwrites what `erase_session` deletes. Every transaction begins IMMEDIATE, so that it can never fail
+    half-way for want of the write lock; with the execution option `turnfold_read_only` it begins DEFERRED.
     """
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
@@ -106,17 +112,14 @@ def translated_errors(engine: Engine) -> Iterator[None]:
                 f"the database {where} has no turnfold tables here ({_first_line(error)}); "
                 "run `turnfold migrate` or turnfold.migrate(engine)"
             ) from error
+        if getattr(error.orig, "sqlstate", None) == "42501":
+            raise AccessDenied(f"{where}: {_first_line(error)}; nothing was written; grant it to the role") from error
         if isinstance(error, OperationalError) or type(error) is DatabaseError:
             raise DatabaseUnavailable(
                 f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
                 "check that it runs, can be written and can be reached"
             ) from error
         raise
-
-
-def was_refused_as_concurrent(error: DatabaseUnavailable) -> bool:
-    """Whether PostgreSQL rolled the transaction back because of another one (serialization failure or deadlock)."""
-    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in ("40001", "40P01")
 
 
 def _set_up_connection(connection: Any, _record: object) -> None:
@@ -126,6 +129,7 @@ def _set_up_connection(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA secure_delete = ON")
     cursor.close()
 
 

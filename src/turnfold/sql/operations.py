@@ -15,7 +15,7 @@ from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from turnfold.content import answered_ids, call_ids
-from turnfold.errors import InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
 from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, derived_turn_id
 from turnfold.sql import queries
 
@@ -73,10 +73,10 @@ def get_child_summaries(session: Session, summary_id: str) -> list[SummaryRecord
 
 def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
     row = queries.touch_session(session, summary.session_id, now)
-    if row is None:
-        raise InvalidSummary(f"summary {summary.id}: session {summary.session_id!r} has no turn to be a source")
     if lease is not None and not _is_held(lease, row):
         raise _lease_lost(lease)
+    if row is None:
+        raise InvalidSummary(f"summary {summary.id}: session {summary.session_id!r} has no turn to be a source")
     if not summary.content.strip():
         raise InvalidSummary(f"summary {summary.id} is empty; a summary must say something")
     if summary.parent_id is not None:
@@ -123,6 +123,32 @@ def release_lease(session: Session, lease: Lease, now: datetime) -> None:
     row = queries.touch_session(session, lease.session_id, now)
     if _is_held(lease, row):
         queries.set_session(session, lease.session_id, lease_owner=None, lease_expires_at=None)
+
+
+def recount_session(session: Session, session_id: str, now: datetime) -> None:
+    row = queries.touch_session(session, session_id, now)
+    if row is not None:
+        queries.set_session(session, session_id, **queries.recounted(session, session_id))
+        if row.lease_owner is not None and not _lasts(session, row):
+            queries.set_session(session, session_id, lease_owner=None, lease_expires_at=None)
+
+
+def erase_session(session: Session, session_id: str, now: datetime) -> bool:
+    row = queries.touch_session(session, session_id, now)
+    if row is None:
+        return False
+    if row.lease_owner is not None and _lasts(session, row):
+        raise CompactionInProgress(
+            f"session {session_id!r} is being compacted by {row.lease_owner}, until {row.lease_expires_at} at the "
+            "longest; nothing was erased; erase it when that is over"
+        )
+    queries.delete_session(session, session_id)
+    return True
+
+
+def _lasts(session: Session, row: Row[Any]) -> bool:
+    """Whether the lease in the row has not run out, by the database's clock."""
+    return bool(row.lease_expires_at > queries.database_now(session))
 
 
 def _check_same(turn: Turn, stored: Turn) -> None:
@@ -233,9 +259,9 @@ def _check_derived(summary: SummaryRecord, derived: Mapping[str, object]) -> Non
 
 def _is_held(lease: Lease, row: Row[Any] | None) -> bool:
     """Whether nobody took the lease over; one that expired unnoticed harmed nobody and is still held."""
-    if row is None or row.lease_owner is None:
+    if row is None:
         return False
-    return bool(row.id == lease.session_id and row.lease_token == lease.token)
+    return (row.id, row.lease_owner, row.lease_token) == (lease.session_id, lease.owner, lease.token)
 
 
 def _lease_lost(lease: Lease) -> LeaseLost:

@@ -6,7 +6,7 @@ between calls.
 
 from __future__ import annotations
 
-import random
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,15 +18,12 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from turnfold.errors import DatabaseUnavailable, InvalidArgument, InvalidTurn
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
 from turnfold.sql import operations, queries
-from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors, was_refused_as_concurrent
+from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
 from turnfold.sql.migrate import check_schema
+from turnfold.sql.retrying import delay_before_retry, uncertain
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
 
 __all__ = ["SqlRepository"]
-
-MOST_ATTEMPTS = 12
-"""How often a transaction is tried that PostgreSQL refuses as not serial, or as the victim of a deadlock: it was rolled
-back whole, so that trying again is safe."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,6 +123,20 @@ class SqlRepository:
     def release_lease(self, lease: Lease) -> None:
         self._write(operations.release_lease, lease, _now())
 
+    def get_coverage(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[tuple[int, str]]:
+        return self._read(queries.coverage, session_id, after_position, limit)
+
+    def get_orphans(self) -> list[str]:
+        return self._read(queries.orphans)
+
+    def recount_session(self, session_id: str) -> None:
+        self._write(operations.recount_session, session_id, _now())
+
+    def erase_session(self, session_id: str) -> bool:
+        return self._write(operations.erase_session, check_session_id(session_id), _now())
+
     def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self._run(self._reading, question, *args, **kwargs)
 
@@ -135,15 +146,19 @@ class SqlRepository:
     def _run(
         self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        for attempt in range(MOST_ATTEMPTS):
+        for attempt in itertools.count():
+            was_committing = False
             try:
                 with translated_errors(self._engine), Session(bind) as session, session.begin():
                     self._prepare(session)
-                    return operation(session, *args, **kwargs)
+                    result = operation(session, *args, **kwargs)
+                    was_committing = bind is self._engine
+                return result
             except DatabaseUnavailable as error:
-                if attempt + 1 == MOST_ATTEMPTS or not was_refused_as_concurrent(error):
-                    raise
-                time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))  # noqa: S311
+                delay = delay_before_retry(error, attempt, was_committing=was_committing)
+                if delay is None:
+                    raise (uncertain(error) if was_committing else error) from error.__cause__
+            time.sleep(delay)
         raise AssertionError("unreachable")
 
     def _prepare(self, session: Session) -> None:
