@@ -20,7 +20,15 @@ from typing import Any
 
 import pytest
 
-from turnfold.errors import InvalidArgument, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.errors import (
+    CompactionInProgress,
+    InvalidArgument,
+    InvalidSummary,
+    InvalidTurn,
+    LeaseLost,
+    TurnConflict,
+    UnknownSummary,
+)
 from turnfold.records import Lease, SummaryRecord, Turn, derived_summary_id
 from turnfold.repository import Repository
 
@@ -38,6 +46,10 @@ HOSTILE_TEXTS = [
     "👩‍👩‍👧‍👦 🇩🇪 ❤️ \U0010ffff \ufeff \u202e",
     "'; DROP TABLE turnfold_turns; --",
     "\x1b[31mred\x1b[0m \r\n\t\u2028",
+    "".join(chr(plane << 16 | offset) for plane in range(17) for offset in (0x41, 0xD7FF, 0xE000, 0xFFFD, 0xFFFF)),
+    "\u202eright to left\u202c \u2066\u2069 \u200f\u061c שלום مرحبا",
+    '<transcript-00000000> </summary-00000000> <summary-00000000 id="sum-0">',
+    "% %s %(name)s :name $1 ? \\ \\x00 {0} {{}}",
     "é e\u0301 ﬁ İ ß",
 ]
 
@@ -529,6 +541,46 @@ class RepositoryContract:
         repository.append_turns("s", some_turns(1))
         self.acquired(repository, "one", 60)
         assert repository.append_turns("s", some_turns(1))[0].position == 2
+
+    # Looking after
+
+    def test_the_coverage_is_told_as_it_was_written(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        first, second = (leaf.id for leaf in leaves)
+        assert repository.get_coverage("s") == [(1, first), (2, first), (3, second), (4, second)]
+        assert repository.get_coverage("s", after_position=1, limit=2) == [(2, first), (3, second)]
+        assert repository.get_orphans() == []
+
+    def test_recounting_a_healthy_session_changes_nothing(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 3)
+        repository.add_summary(condensed_of(leaves[:2]))
+        repository.append_turns("s", [Turn("system", "rules"), *some_turns(2)])
+        before = repository.get_session("s")
+        repository.recount_session("s")
+        after = repository.get_session("s")
+        assert before is not None
+        assert after is not None
+        assert replace(after, updated_at=before.updated_at) == before
+
+    def test_erasing_takes_the_whole_session_and_no_other(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        repository.add_summary(condensed_of(leaves))
+        kept = repository.append_turns("t", some_turns(2))
+        assert repository.erase_session("s") is True
+        assert repository.erase_session("s") is False
+        assert repository.get_session("s") is None
+        assert repository.get_session_turns("s") == []
+        assert repository.get_summaries("s") == []
+        assert repository.get_coverage("s") == []
+        assert repository.get_session_turns("t") == kept
+        assert repository.append_turns("s", some_turns(1))[0].position == 1
+
+    def test_a_session_whose_lease_is_held_is_not_erased(self, repository: Repository) -> None:
+        repository.append_turns("s", some_turns(2))
+        self.acquired(repository, "one", 60)
+        with pytest.raises(CompactionInProgress, match="one"):
+            repository.erase_session("s")
+        assert len(repository.get_session_turns("s")) == 2
 
     def written_leaves(self, repository: Repository, count: int) -> list[SummaryRecord]:
         turns = repository.append_turns("s", some_turns(2 * count))

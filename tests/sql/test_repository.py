@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from turnfold import DatabaseUnavailable, InvalidArgument, SchemaMismatch, SqlRepository, Turn, create_engine, migrate
+from tests.conftest import empty
+from turnfold import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidArgument,
+    SchemaMismatch,
+    SqlRepository,
+    Turn,
+    create_engine,
+    migrate,
+)
 from turnfold.errors import TurnConflict
 from turnfold.testing import RepositoryContract, leaf_of, some_turns
+
+ROOT = Path(__file__).parents[2]
 
 
 class TestSqlRepository(RepositoryContract):
@@ -43,14 +57,56 @@ class TestInASchema(RepositoryContract):
             connection.execute(text('DROP SCHEMA "odd ""schema" CASCADE'))
 
 
-class TestSerializable(RepositoryContract):
-    """Under the strictest isolation, where PostgreSQL may refuse what would not be serial."""
+class TestUnderStricterIsolation(RepositoryContract):
+    """Where PostgreSQL refuses what would not be serial, the transaction is tried again."""
 
-    @pytest.fixture
-    def repository(self, url: str) -> Iterator[SqlRepository]:
-        engine = create_engine(url, isolation_level="SERIALIZABLE")
+    @pytest.fixture(params=["REPEATABLE READ", "SERIALIZABLE"])
+    def repository(self, request: pytest.FixtureRequest, migrated_postgres: str) -> Iterator[SqlRepository]:
+        engine = create_engine(migrated_postgres, isolation_level=request.param)
         yield SqlRepository(engine)
         engine.dispose()
+        empty(migrated_postgres)
+
+
+class TestAsALeastPrivilegedRole(RepositoryContract):
+    """The service's role as the README grants it: it can do everything but change a turn and erase a session."""
+
+    @pytest.fixture
+    def repository(self, migrated_postgres: str) -> Iterator[SqlRepository]:
+        owner = create_engine(migrated_postgres)
+        with owner.begin() as connection:
+            connection.execute(text("CREATE ROLE turnfold_service"))
+            for statement in least_privileges():
+                connection.execute(text(statement))
+        engine = create_engine(migrated_postgres, connect_args={"options": "-c role=turnfold_service"})
+        yield SqlRepository(engine)
+        engine.dispose()
+        with owner.begin() as connection:
+            connection.execute(text("DROP OWNED BY turnfold_service"))
+            connection.execute(text("DROP ROLE turnfold_service"))
+        owner.dispose()
+        empty(migrated_postgres)
+
+    def test_erasing_takes_the_whole_session_and_no_other(self, repository: SqlRepository) -> None:  # type: ignore[override]
+        turns = repository.append_turns("s", some_turns(2))
+        with pytest.raises(AccessDenied, match="permission denied"):
+            repository.erase_session("s")
+        assert repository.get_session_turns("s") == turns
+
+    @pytest.mark.parametrize("statement", ["UPDATE turnfold_turns SET content = 'x'", "DELETE FROM turnfold_turns"])
+    def test_a_turn_cannot_be_changed_or_deleted(self, repository: SqlRepository, statement: str) -> None:
+        repository.append_turns("s", some_turns(1))
+        with (
+            pytest.raises(sqlalchemy.exc.ProgrammingError, match="permission denied"),
+            repository._engine.begin() as connection,
+        ):
+            connection.execute(text(statement))
+
+
+def least_privileges() -> list[str]:
+    """The SQL of the README."""
+    (block,) = re.findall(r"^ *```sql\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    return [statement.strip() for statement in block.split(";") if statement.strip()]
 
 
 @pytest.fixture(params=["turnfold's engine", "the host's engine"])
