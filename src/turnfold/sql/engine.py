@@ -114,7 +114,7 @@ def translated_errors(engine: Engine) -> Iterator[None]:
             ) from error
         if getattr(error.orig, "sqlstate", None) == "42501":
             raise AccessDenied(f"{where}: {_first_line(error)}; nothing was written; grant it to the role") from error
-        if isinstance(error, OperationalError) or type(error) is DatabaseError:
+        if isinstance(error, OperationalError) or type(error) is DatabaseError or _is_trouble_of_the_server(error):
             raise DatabaseUnavailable(
                 f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
                 "check that it runs, can be written and can be reached"
@@ -142,6 +142,12 @@ def _begin(connection: Connection) -> None:
 def _is_missing_table(error: SQLAlchemyError) -> bool:
     original = getattr(error, "orig", None)
     return getattr(original, "sqlstate", None) == "42P01" or "no such table: turnfold_" in str(original)
+
+
+def _is_trouble_of_the_server(error: DBAPIError) -> bool:
+    """Connection, resources, operator, system (classes 08, 53, 57, 58), or a transaction that may only read."""
+    sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
+    return sqlstate[:2] in ("08", "53", "57", "58") or sqlstate == "25006"
 
 
 def _first_line(error: DBAPIError) -> str:
