@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -226,6 +228,14 @@ class TestCompactSession:
         check_invariants(store, "s", turns)
         assert store.get_session_token_count("s") < 5_000
 
+    def test_twenty_megabytes_without_structure_are_folded_and_kept(self, store: SqlRepository) -> None:
+        content = "\0\ud800漢" + "x" * 20_000_000
+        turns = store.append_turns("s", [Turn("tool", content)])
+        compact_session("s", store, Summarizer(extractive), fresh_tail_count=0)
+        assert store.get_session_turns("s")[0].content == content
+        assert store.get_session_token_count("s") <= 1_300
+        check_invariants(store, "s", turns)
+
     def test_turns_that_say_nothing_are_folded_too(self, store: SqlRepository) -> None:
         turns = store.append_turns("s", [Turn("assistant", content) for content in (None, "", [], " ")])
         compact_session("s", store, Summarizer(extractive), fresh_tail_count=0, leaf_chunk_tokens=5)
@@ -352,6 +362,35 @@ class TestOneWorker:
         with pytest.raises(CompactionInProgress, match="somebody else"):
             compact_session("s", store, summarizer())
         assert compact_if_needed("s", store, summarizer(), TokenBudget(total=100)) is None
+
+    def test_a_caller_may_wait_for_the_other_worker(self, store: SqlRepository) -> None:
+        store.append_turns("s", some_turns(100))
+        lease = store.acquire_lease("s", owner="somebody else", seconds=60)
+        assert lease is not None
+        threading.Timer(0.2, store.release_lease, [lease]).start()
+        assert compact_session("s", store, summarizer(), wait_seconds=30)["turns_compacted"] == 84
+
+    def test_a_caller_who_waited_long_enough_is_told_who_is_at_it(self, store: SqlRepository) -> None:
+        store.append_turns("s", some_turns(100))
+        assert store.acquire_lease("s", owner="somebody else", seconds=60)
+        with pytest.raises(CompactionInProgress, match="somebody else"):
+            compact_session("s", store, summarizer(), wait_seconds=0.1)
+
+    def test_the_lease_is_renewed_before_each_call_of_the_model(self, store: SqlRepository) -> None:
+        turns = store.append_turns("s", [Turn("tool", "a line of a log, 5 errors\n" * 1_000), *some_turns(16)])
+        seen: list[Any] = []
+
+        def model(prompt: str) -> str:
+            session = store.get_session("s")
+            assert session is not None
+            seen.append(session.lease_expires_at)
+            time.sleep(0.003)  # SQLite's clock tells milliseconds
+            return "" if len(seen) % 2 else f"Piece {len(seen)}."
+
+        compact_session("s", store, Summarizer(model, max_input_tokens=1_000))
+        assert len(seen) > 10
+        assert seen == sorted(set(seen)), "two calls of the model without a renewal between them"
+        check_invariants(store, "s", turns)
 
     def test_the_lease_is_free_again_afterwards(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(100))
