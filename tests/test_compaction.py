@@ -458,6 +458,22 @@ class TestOneWorker:
         assert set(held) == {0}
 
 
+def test_a_summarizer_counts_as_the_store_does(engine: Engine) -> None:
+    class Words:
+        name = "words"
+
+        def count(self, text: str) -> int:
+            return len(text.split()) or bool(text)
+
+    store = SqlRepository(engine, token_counter=Words())
+    turns = store.append_turns("s", [Turn("user", "x" * 5_000), *some_turns(20)])
+    compact_session("s", store, Summarizer(lambda prompt: ""), leaf_chunk_tokens=5, fresh_tail_count=0)
+    assert {leaf.counter for leaf in store.get_summaries("s")} == {"words"}
+    check_invariants(store, "s", turns)
+    own = Summarizer(Counting(), token_counter=Words())
+    assert own.counting_with(store.token_counter) is own
+
+
 class TestSummarizersOfOthers:
     """Anything with the two methods is a summarizer; the store still accepts only summaries that hold."""
 

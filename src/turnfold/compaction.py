@@ -88,7 +88,7 @@ def compact_session(
         condensed_min_fanout=condensed_min_fanout,
         max_condense_depth=max_condense_depth,
     )
-    worker = Worker(_async(memory_store), immediately(summarizer), sleep=awaitable(time.sleep), on_progress=on_progress)
+    worker = _worker(memory_store, summarizer, on_progress)
     return drive(worker.compact(session_id, limits, _Always(), wait_seconds=wait_seconds))
 
 
@@ -114,8 +114,23 @@ def compact_if_needed(
     Returns None where nothing was written: below the threshold, nothing worth folding, or another worker at it. Raises
     as `compact_session` does, but for `CompactionInProgress`.
     """
-    worker = Worker(_async(memory_store), immediately(summarizer), sleep=awaitable(time.sleep))
+    worker = _worker(memory_store, summarizer)
     return drive(_compact_if_needed(session_id, worker, budget))
+
+
+def _worker(memory_store: Repository, summarizer: SummarizerProtocol, on_progress: OnProgress | None = None) -> Worker:
+    return Worker(
+        _async(memory_store),
+        immediately(fitted(summarizer, memory_store)),
+        sleep=awaitable(time.sleep),
+        on_progress=on_progress,
+    )
+
+
+def fitted(summarizer: Any, memory_store: Repository | AsyncRepository) -> Any:
+    """The summarizer, counting tokens as the store does where it can."""
+    counting_with = getattr(summarizer, "counting_with", None)
+    return summarizer if counting_with is None else counting_with(memory_store.token_counter)
 
 
 def _async(memory_store: Repository) -> AsyncRepository:

@@ -7,6 +7,7 @@ and always meets that. An exception of the model passes through: an outage must 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,8 +45,9 @@ BeforeCall = Callable[[], Awaitable[None]]
 class SummarizerProtocol(Protocol):
     """What the three functions ask of a summarizer; `Summarizer` is one.
 
-    Three attributes are used where there are any: `model_name`, `max_input_tokens`, and `takes_before_call`, which says
-    that both methods take a `BeforeCall` as `before_call`.
+    More is used where it is there: `model_name` and `max_input_tokens`; `takes_before_call`, which says that both
+    methods take a `BeforeCall` as `before_call`; and `counting_with(token_counter)`, which gives the summarizer to use
+    with a store that counts so.
     """
 
     def summarize_turns(self, turns: Sequence[Turn], prior_summary: str = "") -> tuple[str, Tier]: ...
@@ -65,7 +67,8 @@ class Summarizer:
     """Summarizes through `model`, any callable `prompt -> text` (see `turnfold.models.Prompt`).
 
     `max_input_tokens` is what the model can read at once; longer sources are summarized piece by piece and joined.
-    `token_counter` should be the store's. Raises `InvalidArgument` for a limit below 1,000.
+    Without a `token_counter` it counts as the store does, and by itself with `EstimatingCounter`. Raises
+    `InvalidArgument` for a limit below 1,000.
     """
 
     def __init__(
@@ -79,7 +82,16 @@ class Summarizer:
         self.max_input_tokens = max_input_tokens
         self.model_name = str(getattr(model, "name", None) or getattr(model, "__qualname__", type(model).__qualname__))
         self._model = awaitable(model)
+        self._given_counter = token_counter
         self._counter = token_counter or EstimatingCounter()
+
+    def counting_with(self, token_counter: TokenCounter) -> Summarizer:
+        """This summarizer, counting as the store does unless it was given a counter of its own."""
+        if self._given_counter is not None:
+            return self
+        other = copy.copy(self)
+        other._counter = token_counter
+        return other
 
     takes_before_call = True
 

@@ -58,7 +58,9 @@ class SqlRepository:
 
         It cannot compact, which would hold the transaction open while a model answers.
         """
-        return BoundRepository(self._engine, self._schema, session, token_counter=self._token_counter)
+        bound = BoundRepository(self._engine, self._schema, session, token_counter=self._token_counter)
+        bound._is_checked = self._is_checked
+        return bound
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
         check_session_id(session_id)
