@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
+from tests.worlds import Portal
 from turnfold import (
     CompactionInProgress,
     InvalidArgument,
@@ -28,6 +29,7 @@ from turnfold import (
     SummaryRecord,
     TokenBudget,
     Turn,
+    aio,
     compact_if_needed,
     compact_session,
     create_engine,
@@ -54,6 +56,23 @@ class Counting:
         if self.store:
             self.tokens += self.store.token_counter.count(prompt)
         return f"Summary {self.calls}."
+
+
+class Stopped(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True, params=["sync", "async"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Every test of behaviour runs with the synchronous functions and with their async twins."""
+    if request.param == "sync":
+        yield "sync"
+        return
+    portal = Portal()
+    for name in ("compact_session", "compact_if_needed", "should_compact"):
+        monkeypatch.setitem(globals(), name, portal.blocking(getattr(aio, name)))
+    yield "async"
+    portal.close()
 
 
 def summarizer() -> Summarizer:
@@ -228,14 +247,6 @@ class TestCompactSession:
         check_invariants(store, "s", turns)
         assert store.get_session_token_count("s") < 5_000
 
-    def test_twenty_megabytes_without_structure_are_folded_and_kept(self, store: SqlRepository) -> None:
-        content = "\0\ud800漢" + "x" * 20_000_000
-        turns = store.append_turns("s", [Turn("tool", content)])
-        compact_session("s", store, Summarizer(extractive), fresh_tail_count=0)
-        assert store.get_session_turns("s")[0].content == content
-        assert store.get_session_token_count("s") <= 1_300
-        check_invariants(store, "s", turns)
-
     def test_turns_that_say_nothing_are_folded_too(self, store: SqlRepository) -> None:
         turns = store.append_turns("s", [Turn("assistant", content) for content in (None, "", [], " ")])
         compact_session("s", store, Summarizer(extractive), fresh_tail_count=0, leaf_chunk_tokens=5)
@@ -355,6 +366,71 @@ class TestDeciding:
         assert model.tokens <= 1.3 * session.total_tokens
 
 
+class TestBoundedRuns:
+    """For compaction on the path of a request."""
+
+    def test_after_so_many_calls_no_summary_is_begun_and_the_next_run_goes_on(self, store: SqlRepository) -> None:
+        turns = store.append_turns("s", some_turns(200))
+        model = Counting()
+        written = []
+        for _ in range(100):
+            stats = compact_session("s", store, Summarizer(model), leaf_chunk_tokens=300, max_model_calls=2)
+            check_invariants(store, "s", turns)
+            if not stats["tiers_used"]:
+                break
+            written.append(len(stats["tiers_used"]))
+        assert set(written[:-1]) == {2}
+        assert len(store.get_uncovered_turns("s")) == 16
+        assert model.calls == sum(written)
+
+    def test_a_summary_that_was_begun_is_finished(self, store: SqlRepository) -> None:
+        store.append_turns("s", some_turns(60))
+        model = Counting()
+        stats = compact_session("s", store, Summarizer(lambda prompt: model(prompt) and ""), max_model_calls=1)
+        assert (stats["tiers_used"], model.calls) == (["fallback"], 2)
+
+    def test_after_the_deadline_no_summary_is_begun(self, store: SqlRepository) -> None:
+        turns = store.append_turns("s", some_turns(200))
+
+        def slow(prompt: str) -> str:
+            time.sleep(0.06)
+            return "Summary."
+
+        stats = compact_session("s", store, Summarizer(slow), leaf_chunk_tokens=300, deadline=0.1)
+        assert 1 <= len(stats["tiers_used"]) <= 2
+        check_invariants(store, "s", turns)
+
+    def test_compact_if_needed_takes_the_bounds_and_tells_its_progress(self, store: SqlRepository) -> None:
+        store.append_turns("s", some_turns(200))
+        seen: list[Progress] = []
+        budget = TokenBudget(total=500, leaf_chunk_tokens=300)
+        stats = compact_if_needed("s", store, summarizer(), budget, max_model_calls=1, on_progress=seen.append)
+        assert stats is not None
+        assert len(stats["tiers_used"]) == len(seen) == 1
+
+    @pytest.mark.parametrize(("name", "value"), [("max_model_calls", 0), ("deadline", 0), ("deadline", float("nan"))])
+    def test_a_bound_that_makes_no_sense_is_refused_by_name(self, store: SqlRepository, name: str, value: Any) -> None:
+        with pytest.raises(InvalidArgument, match=name):
+            compact_session("s", store, summarizer(), **{name: value})
+
+
+class TestReportedTokens:
+    """The provider also counts what the store cannot see: the system prompt and the definitions of tools."""
+
+    def test_the_larger_count_decides(self, store: SqlRepository) -> None:
+        tokens = sum(turn.token_count for turn in store.append_turns("s", some_turns(40)))
+        assert not should_compact("s", store, tokens * 2)
+        assert should_compact("s", store, tokens * 2, reported_tokens=tokens * 2)
+        assert should_compact("s", store, tokens, reported_tokens=1)
+        budget = TokenBudget(total=tokens * 2)
+        assert compact_if_needed("s", store, summarizer(), budget) is None
+        assert compact_if_needed("s", store, summarizer(), budget, reported_tokens=tokens * 2) is not None
+
+    def test_less_than_nothing_is_refused(self, store: SqlRepository) -> None:
+        with pytest.raises(InvalidArgument, match="reported_tokens"):
+            should_compact("s", store, 100, reported_tokens=-1)
+
+
 class TestOneWorker:
     def test_another_worker_at_it_is_an_error_or_none(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(100))
@@ -397,7 +473,7 @@ class TestOneWorker:
         compact_session("s", store, summarizer())
         assert store.acquire_lease("s", owner="next", seconds=60)
 
-    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+    @pytest.mark.parametrize("error", [RuntimeError, Stopped])
     def test_a_model_that_fails_leaves_what_was_done_and_frees_the_lease(
         self, store: SqlRepository, error: type[BaseException]
     ) -> None:

@@ -25,7 +25,7 @@ from turnfold import (
     create_engine,
     migrate,
 )
-from turnfold.compaction import Worker, _Always
+from turnfold.core import Always, Worker
 from turnfold.errors import InvalidSummary
 from turnfold.planning import Limits
 from turnfold.testing import RepositoryContract, some_turns
@@ -80,7 +80,7 @@ def worker(store: Repository, limits: Limits, lease_seconds: float) -> Coroutine
         await switch()
 
     made = Worker(Suspending(store), Suspending(Plain()), sleep=sleep, lease_seconds=lease_seconds)
-    return made.compact("s", limits, _Always())
+    return made.compact("s", limits, Always())
 
 
 def schedules(run: Callable[[Callable[[int], int]], None], most: int) -> Iterator[list[int]]:

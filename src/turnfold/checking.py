@@ -45,7 +45,7 @@ def check(memory_store: Repository, session_id: str | None = None) -> list[Fault
     A lease that ran out counts as a fault only in that it can be cleared: the next worker takes it over anyway.
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(_check(cast(AsyncRepository, immediately(memory_store)), session_id))
+    return drive(find_faults(cast(AsyncRepository, immediately(memory_store)), session_id))
 
 
 def repair(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
@@ -53,7 +53,7 @@ def repair(memory_store: Repository, session_id: str | None = None) -> list[Faul
 
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(_repair(cast(AsyncRepository, immediately(memory_store)), session_id))
+    return drive(mend(cast(AsyncRepository, immediately(memory_store)), session_id))
 
 
 def erase_session(session_id: str, memory_store: Repository) -> bool:
@@ -61,21 +61,21 @@ def erase_session(session_id: str, memory_store: Repository) -> bool:
 
     The one way to delete anything. Raises `CompactionInProgress` while a worker holds the session's lease.
     """
-    return drive(_erase(session_id, cast(AsyncRepository, immediately(memory_store))))
+    return drive(erase(session_id, cast(AsyncRepository, immediately(memory_store))))
 
 
-async def _erase(session_id: str, store: AsyncRepository) -> bool:
+async def erase(session_id: str, store: AsyncRepository) -> bool:
     return await store.erase_session(check_session_id(session_id))
 
 
-async def _repair(store: AsyncRepository, session_id: str | None) -> list[Fault]:
-    faults = await _check(store, session_id)
+async def mend(store: AsyncRepository, session_id: str | None) -> list[Fault]:
+    faults = await find_faults(store, session_id)
     for mended in sorted({fault.session_id or "" for fault in faults if fault.can_be_repaired}):
         await store.recount_session(mended)
-    return await _check(store, session_id)
+    return await find_faults(store, session_id)
 
 
-async def _check(store: AsyncRepository, session_id: str | None) -> list[Fault]:
+async def find_faults(store: AsyncRepository, session_id: str | None) -> list[Fault]:
     if session_id is not None:
         session = await store.get_session(check_session_id(session_id))
         if session is None:

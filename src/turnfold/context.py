@@ -80,10 +80,10 @@ def assemble_context(session_id: str, memory_store: Repository, budget: TokenBud
     Raises `InvalidArgument` where the budget cannot hold the pinned turns and the fresh tail even with their longest
     texts shortened.
     """
-    return drive(_assemble(session_id, cast(AsyncRepository, immediately(memory_store)), budget))
+    return drive(assemble(session_id, cast(AsyncRepository, immediately(memory_store)), budget))
 
 
-async def _assemble(session_id: str, store: AsyncRepository, budget: TokenBudget) -> Context:
+async def assemble(session_id: str, store: AsyncRepository, budget: TokenBudget) -> Context:
     check_session_id(session_id)
     # Summaries first: they alone say what is covered, so that a leaf written between the reads hides no turn.
     summaries = await store.get_uncompacted_summaries(session_id)

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["awaitable", "drive", "immediately"]
+__all__ = ["awaitable", "drive", "eventual", "eventually", "immediately"]
 
 T = TypeVar("T")
 
@@ -41,20 +41,36 @@ def awaitable(function: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T
     return call
 
 
+def eventual(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A function, synchronous or not, as a coroutine function; a synchronous one runs in the caller's thread."""
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    return call
+
+
 def immediately(target: Any) -> Any:
     """`target` with every method awaitable. Cast it to the async protocol that its methods then follow."""
-    return _Immediate(target)
+    return _Wrapped(target, awaitable)
 
 
-class _Immediate:
-    __slots__ = ("_target",)
+def eventually(target: Any) -> Any:
+    """`target` with every method awaitable, whether it is synchronous or not."""
+    return _Wrapped(target, eventual)
 
-    def __init__(self, target: Any) -> None:
+
+class _Wrapped:
+    __slots__ = ("_target", "_wrap")
+
+    def __init__(self, target: Any, wrap: Callable[[Any], Any]) -> None:
         self._target = target
+        self._wrap = wrap
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
-        return awaitable(value) if inspect.ismethod(value) or inspect.isfunction(value) else value
+        return self._wrap(value) if inspect.ismethod(value) or inspect.isfunction(value) else value
 
 
 def _discard(result: Awaitable[Any]) -> None:

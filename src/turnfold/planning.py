@@ -15,6 +15,7 @@ from turnfold.errors import InvalidArgument
 from turnfold.records import SummaryRecord, Turn
 
 __all__ = [
+    "Bounds",
     "Chunk",
     "Limits",
     "batches_to_condense",
@@ -62,6 +63,27 @@ class Limits:
         """An answer further from its call than this, in turns, came after the call was abandoned. With a short
         fresh tail 64 turns, the window of the default one: otherwise a tail of 0 would part every pair."""
         return max(self.pending_window, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """When a run begins no new summary: after `max_model_calls` calls of the model, or after `deadline` seconds.
+
+    A summary that was begun is finished. Raises `InvalidArgument`, by name, for a value out of range.
+    """
+
+    max_model_calls: int | None = None
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_model_calls is not None:
+            check_count("max_model_calls", self.max_model_calls, at_least=1)
+        if self.deadline is not None and not (isinstance(self.deadline, int | float) and self.deadline > 0):
+            raise InvalidArgument(f"deadline must be a number of seconds above 0, not {self.deadline!r}")
+
+    def are_reached(self, calls: int, seconds: float) -> bool:
+        too_many = self.max_model_calls is not None and calls >= self.max_model_calls
+        return too_many or (self.deadline is not None and seconds >= self.deadline)
 
 
 class Chunk(NamedTuple):

@@ -8,11 +8,11 @@ and always meets that. An exception of the model passes through: an outage must 
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from turnfold.content import readable_calls, readable_text
 from turnfold.drive import awaitable, drive
@@ -27,6 +27,7 @@ __all__ = [
     "DEFAULT_MAX_INPUT_TOKENS",
     "AsyncSummarizerProtocol",
     "Summarizer",
+    "SummarizerCore",
     "SummarizerProtocol",
     "transcript",
 ]
@@ -63,73 +64,53 @@ class AsyncSummarizerProtocol(Protocol):
     async def summarize_summaries(self, summaries: Sequence[SummaryRecord]) -> tuple[str, Tier]: ...
 
 
-class Summarizer:
-    """Summarizes through `model`, any callable `prompt -> text` (see `turnfold.models.Prompt`).
+class SummarizerCore:
+    """What the sync and the async summarizer share: everything but who waits."""
 
-    `max_input_tokens` is what the model can read at once; longer sources are summarized piece by piece and joined.
-    Without a `token_counter` it counts as the store does, and by itself with `EstimatingCounter`. Raises
-    `InvalidArgument` for a limit below 1,000.
-    """
+    takes_before_call = True
 
     def __init__(
         self,
-        model: Model,
+        model: Callable[..., Any],
         *,
         token_counter: TokenCounter | None = None,
         max_input_tokens: int = DEFAULT_MAX_INPUT_TOKENS,
     ) -> None:
         check_count("max_input_tokens", max_input_tokens, at_least=1_000)
+        self.model = model
         self.max_input_tokens = max_input_tokens
         self.model_name = str(getattr(model, "name", None) or getattr(model, "__qualname__", type(model).__qualname__))
-        self._model = awaitable(model)
-        self._given_counter = token_counter
+        self.given_counter = token_counter
         self._counter = token_counter or EstimatingCounter()
+        self._model = self._awaitable(model)
 
-    def counting_with(self, token_counter: TokenCounter) -> Summarizer:
+    def counting_with(self, token_counter: TokenCounter) -> Self:
         """This summarizer, counting as the store does unless it was given a counter of its own."""
-        if self._given_counter is not None:
+        if self.given_counter is not None:
             return self
         other = copy.copy(self)
         other._counter = token_counter
         return other
 
-    takes_before_call = True
+    def _awaitable(self, model: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        raise NotImplementedError
 
-    def summarize_turns(
-        self,
-        turns: Sequence[Turn],
-        prior_summary: str = "",
-        *,
-        target_tokens: int = LEAF_TARGET_TOKENS,
-        before_call: BeforeCall | None = None,
+    async def _summarize_turns(
+        self, turns: Sequence[Turn], prior_summary: str, target_tokens: int, before_call: BeforeCall | None
     ) -> tuple[str, Tier]:
-        """A summary of turns and the tier that made it. `prior_summary` is what came before, for continuity only;
-        `before_call` is awaited before each call of the model.
-
-        The target is a quarter of the source where that is less than `target_tokens`. Raises what the model raises,
-        and `InvalidAnswer` where it returns no text.
-        """
         check_count("target_tokens", target_tokens, at_least=1)
         source_tokens = sum(count_turn(self._counter, turn) for turn in turns)
         task = _Task(_LEAF_PROMPTS, transcript(turns), source_tokens, min(target_tokens, max(1, source_tokens // 4)))
-        return drive(self._summarize(task, prior_summary, before_call or _nothing))
+        return await self._summarize(task, prior_summary, before_call or _nothing)
 
-    def summarize_summaries(
-        self,
-        summaries: Sequence[SummaryRecord],
-        *,
-        target_tokens: int = CONDENSED_TARGET_TOKENS,
-        before_call: BeforeCall | None = None,
+    async def _summarize_summaries(
+        self, summaries: Sequence[SummaryRecord], target_tokens: int, before_call: BeforeCall | None
     ) -> tuple[str, Tier]:
-        """A summary of neighbouring summaries and the tier that made it.
-
-        The target is half of the source where that is less than `target_tokens`. Raises as `summarize_turns` does.
-        """
         check_count("target_tokens", target_tokens, at_least=1)
         source_tokens = sum(self._counter.count(summary.content) for summary in summaries)
         target = min(target_tokens, max(1, source_tokens // 2))
         task = _Task(_CONDENSED_PROMPTS, _chapters(summaries), source_tokens, target)
-        return drive(self._summarize(task, "", before_call or _nothing))
+        return await self._summarize(task, "", before_call or _nothing)
 
     async def _summarize(self, task: _Task, prior_summary: str, before_call: BeforeCall) -> tuple[str, Tier]:
         pieces = list(_pieces(task.source, self.max_input_tokens, self._counter))
@@ -157,6 +138,49 @@ class Summarizer:
                 return text, tier
         target = max(1, min(task.target_tokens, task.source_tokens - 1))
         return extract(task.source, target, self._counter) or shortened(task.source, target, self._counter), "fallback"
+
+
+class Summarizer(SummarizerCore):
+    """Summarizes through `model`, any callable `prompt -> text` (see `turnfold.models.Prompt`).
+
+    `max_input_tokens` is what the model can read at once; longer sources are summarized piece by piece and joined.
+    Without a `token_counter` it counts as the store does, and by itself with `EstimatingCounter`. Raises
+    `InvalidArgument` for a limit below 1,000. For an asynchronous model see `turnfold.aio.Summarizer`.
+    """
+
+    model: Model
+
+    def _awaitable(self, model: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return awaitable(model)
+
+    def summarize_turns(
+        self,
+        turns: Sequence[Turn],
+        prior_summary: str = "",
+        *,
+        target_tokens: int = LEAF_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
+    ) -> tuple[str, Tier]:
+        """A summary of turns and the tier that made it. `prior_summary` is what came before, for continuity only;
+        `before_call` is awaited before each call of the model.
+
+        The target is a quarter of the source where that is less than `target_tokens`. Raises what the model raises,
+        and `InvalidAnswer` where it returns no text.
+        """
+        return drive(self._summarize_turns(turns, prior_summary, target_tokens, before_call))
+
+    def summarize_summaries(
+        self,
+        summaries: Sequence[SummaryRecord],
+        *,
+        target_tokens: int = CONDENSED_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
+    ) -> tuple[str, Tier]:
+        """A summary of neighbouring summaries and the tier that made it.
+
+        The target is half of the source where that is less than `target_tokens`. Raises as `summarize_turns` does.
+        """
+        return drive(self._summarize_summaries(summaries, target_tokens, before_call))
 
 
 async def _nothing() -> None:

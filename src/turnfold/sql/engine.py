@@ -72,7 +72,8 @@ def create_engine(url: str | URL, **options: Any) -> Engine:
 
 
 def prepare_sqlite(engine: Engine) -> Engine:
-    """Set up an engine for SQLite under several threads and processes, and return it. Call it before the first use.
+    """Set up an engine for SQLite under several threads and processes, and return it. Call it before the first use; for
+    an async engine with its `sync_engine`.
 
     Every connection gets WAL, `synchronous=NORMAL`, foreign keys, a busy timeout of 30 seconds, and `secure_delete`,
     which overwrites what `erase_session` deletes. Every transaction begins IMMEDIATE, so that it can never fail

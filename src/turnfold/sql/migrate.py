@@ -8,7 +8,6 @@ every migration is additive, and code of any of its releases runs on the tables 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -28,7 +27,7 @@ TABLE_PREFIX = "turnfold_"
 COMPATIBILITY = "v1_"
 
 _ADVISORY_LOCK = 0x7475726E666F6C64  # "turnfold" in ASCII
-_one_at_a_time = threading.Lock()  # alembic.context and alembic.op are global to the process
+one_at_a_time = threading.Lock()  # alembic.context and alembic.op are global to the process
 
 
 def migrate(engine: Engine, schema: str | None = None) -> None:
@@ -41,17 +40,25 @@ def migrate(engine: Engine, schema: str | None = None) -> None:
     these; `InvalidArgument` for a schema on SQLite; `DatabaseUnavailable` where the database cannot be reached.
     """
     check_dialect(engine)
-    if schema is not None and engine.dialect.name == "sqlite":
-        raise InvalidArgument(f"schema {schema!r}: SQLite has no schemas; leave it out")
-    with _one_at_a_time, ExitStack() as stack:
-        folder = stack.enter_context(as_file(_migrations_folder()))
-        stack.enter_context(translated_errors(engine))
-        connection = stack.enter_context(engine.begin())
+    check_no_schema_on_sqlite(engine, schema)
+    with one_at_a_time, translated_errors(engine), engine.begin() as connection:
+        migrate_connection(connection, schema)
+
+
+def migrate_connection(connection: Connection, schema: str | None) -> None:
+    """`migrate` inside a transaction; the caller holds `one_at_a_time`."""
+    with as_file(_migrations_folder()) as folder:
         _begin_alone(connection)
         if schema is not None:
             _use_schema(connection, schema)
         if _needs_upgrade(connection, schema, folder):
             command.upgrade(_config(folder, connection, schema), "head")
+
+
+def check_no_schema_on_sqlite(engine: Engine, schema: str | None) -> None:
+    """Raises `InvalidArgument` for a schema on SQLite."""
+    if schema is not None and engine.dialect.name == "sqlite":
+        raise InvalidArgument(f"schema {schema!r}: SQLite has no schemas; leave it out")
 
 
 def check_schema(connection: Connection, schema: str | None) -> None:

@@ -15,11 +15,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from turnfold.errors import DatabaseUnavailable, InvalidArgument, InvalidTurn
+from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
 from turnfold.sql import operations, queries
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
-from turnfold.sql.migrate import check_schema
+from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
 from turnfold.sql.retrying import delay_before_retry, uncertain
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
 
@@ -41,8 +41,7 @@ class SqlRepository:
 
     def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
         check_dialect(engine)
-        if schema is not None and engine.dialect.name == "sqlite":
-            raise InvalidArgument(f"schema {schema!r}: SQLite has no schemas; leave it out")
+        check_no_schema_on_sqlite(engine, schema)
         self._engine = engine
         self._reading = engine.execution_options(**{READ_ONLY: True})
         self._schema = schema
@@ -63,12 +62,7 @@ class SqlRepository:
         return bound
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
-        check_session_id(session_id)
-        for index, turn in enumerate(turns):
-            try:
-                turn.check()
-            except InvalidTurn as error:
-                raise InvalidTurn(f"turn {index} for session {session_id!r}: {error}") from None
+        operations.check_turns(session_id, turns)
         if not turns:
             return []
         counts = [count_turn(self._token_counter, turn) for turn in turns]
@@ -165,7 +159,7 @@ class SqlRepository:
 
     def _prepare(self, session: Session) -> None:
         if self._schema is not None:
-            _put_into_schema(session, self._schema)
+            put_into_schema(session, self._schema)
         if not self._is_checked:
             check_schema(session.connection(), self._schema)
             self._is_checked = True
@@ -201,7 +195,7 @@ class BoundRepository(SqlRepository):
             return operation(session, *args, **kwargs)
 
 
-def _put_into_schema(session: Session, schema: str) -> None:
+def put_into_schema(session: Session, schema: str) -> None:
     session.info[queries.SCHEMA] = schema
 
     @event.listens_for(session, "do_orm_execute")

@@ -1,0 +1,194 @@
+"""The async twins of turnfold's functions, under the same names: `from turnfold.aio import compact_if_needed`.
+
+Only who waits differs. The algorithm is the one core that the synchronous functions drive; the store runs the same
+operations through `AsyncSession.run_sync`; no thread is started. Cancelling a task at any await leaves a good store,
+and frees the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
+
+try:
+    from turnfold.sql.aio import AsyncSqlRepository, migrate
+except ImportError as error:  # SQLAlchemy without greenlet
+    from turnfold.errors import MissingExtra
+
+    raise MissingExtra(f"turnfold.aio needs SQLAlchemy's asyncio ({error})", extra="async") from None
+
+from turnfold.checking import Fault, erase, find_faults, mend
+from turnfold.context import Context, TokenBudget, assemble
+from turnfold.core import Always, OnProgress, Worker, fitted, is_over, run_if_needed
+from turnfold.drive import eventual, eventually
+from turnfold.errors import InvalidArgument
+from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, Bounds, Limits
+from turnfold.records import CompactionStats, SummaryRecord, Tier, Turn, check_session_id
+from turnfold.repository import AsyncRepository
+from turnfold.summarizer import (
+    AsyncSummarizerProtocol,
+    BeforeCall,
+    SummarizerCore,
+    SummarizerProtocol,
+)
+from turnfold.summarizer import Summarizer as SyncSummarizer
+
+__all__ = [
+    "AsyncSqlRepository",
+    "Summarizer",
+    "TokenBudget",
+    "Turn",
+    "assemble_context",
+    "check",
+    "compact_if_needed",
+    "compact_session",
+    "erase_session",
+    "migrate",
+    "repair",
+    "should_compact",
+]
+
+
+class Summarizer(SummarizerCore):
+    """`turnfold.Summarizer`, awaitable. `model` is any callable `prompt -> text`, asynchronous or not; one that is not
+    holds up the event loop while it answers."""
+
+    def _awaitable(self, model: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return eventual(model)
+
+    async def summarize_turns(
+        self,
+        turns: Sequence[Turn],
+        prior_summary: str = "",
+        *,
+        target_tokens: int = LEAF_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
+    ) -> tuple[str, Tier]:
+        return await self._summarize_turns(turns, prior_summary, target_tokens, before_call)
+
+    async def summarize_summaries(
+        self,
+        summaries: Sequence[SummaryRecord],
+        *,
+        target_tokens: int = CONDENSED_TARGET_TOKENS,
+        before_call: BeforeCall | None = None,
+    ) -> tuple[str, Tier]:
+        return await self._summarize_summaries(summaries, target_tokens, before_call)
+
+
+async def compact_session(
+    session_id: str,
+    memory_store: AsyncRepository,
+    summarizer: AsyncSummarizerProtocol | SummarizerProtocol,
+    *,
+    fresh_tail_count: int = 16,
+    leaf_chunk_tokens: int = 20_000,
+    condensed_min_fanout: int = 4,
+    max_condense_depth: int | None = None,
+    wait_seconds: float = 0.0,
+    max_model_calls: int | None = None,
+    deadline: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> CompactionStats:
+    """`turnfold.compact_session`, awaitable."""
+    check_session_id(session_id)
+    limits = Limits(
+        fresh_tail_count=fresh_tail_count,
+        leaf_chunk_tokens=leaf_chunk_tokens,
+        condensed_min_fanout=condensed_min_fanout,
+        max_condense_depth=max_condense_depth,
+    )
+    bounds = Bounds(max_model_calls=max_model_calls, deadline=deadline)
+    worker = _worker(memory_store, summarizer, bounds, on_progress)
+    return await worker.compact(session_id, limits, Always(), wait_seconds=wait_seconds)
+
+
+async def should_compact(
+    session_id: str,
+    memory_store: AsyncRepository,
+    token_budget: int,
+    threshold: float = 0.75,
+    *,
+    reported_tokens: int = 0,
+) -> bool:
+    """`turnfold.should_compact`, awaitable."""
+    return await is_over(session_id, _checked(memory_store), token_budget, threshold, reported_tokens)
+
+
+async def compact_if_needed(
+    session_id: str,
+    memory_store: AsyncRepository,
+    summarizer: AsyncSummarizerProtocol | SummarizerProtocol,
+    budget: Any,
+    *,
+    reported_tokens: int = 0,
+    max_model_calls: int | None = None,
+    deadline: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> CompactionStats | None:
+    """`turnfold.compact_if_needed`, awaitable."""
+    bounds = Bounds(max_model_calls=max_model_calls, deadline=deadline)
+    worker = _worker(memory_store, summarizer, bounds, on_progress)
+    return await run_if_needed(session_id, worker, budget, reported_tokens)
+
+
+async def assemble_context(session_id: str, memory_store: AsyncRepository, budget: TokenBudget) -> Context:
+    """`turnfold.assemble_context`, awaitable."""
+    return await assemble(session_id, _checked(memory_store), budget)
+
+
+async def check(memory_store: AsyncRepository, session_id: str | None = None) -> list[Fault]:
+    """`turnfold.check`, awaitable."""
+    return await find_faults(_checked(memory_store), session_id)
+
+
+async def repair(memory_store: AsyncRepository, session_id: str | None = None) -> list[Fault]:
+    """`turnfold.repair`, awaitable."""
+    return await mend(_checked(memory_store), session_id)
+
+
+async def erase_session(session_id: str, memory_store: AsyncRepository) -> bool:
+    """`turnfold.erase_session`, awaitable."""
+    return await erase(session_id, _checked(memory_store))
+
+
+def _worker(
+    memory_store: AsyncRepository,
+    summarizer: AsyncSummarizerProtocol | SummarizerProtocol,
+    bounds: Bounds,
+    on_progress: OnProgress | None,
+) -> Worker:
+    return Worker(
+        _checked(memory_store),
+        _asynchronous(fitted(summarizer, memory_store)),
+        sleep=asyncio.sleep,
+        shield=asyncio.shield,
+        bounds=bounds,
+        on_progress=on_progress,
+    )
+
+
+def _checked(memory_store: AsyncRepository) -> AsyncRepository:
+    if not inspect.iscoroutinefunction(memory_store.get_session):
+        raise InvalidArgument(
+            f"{type(memory_store).__name__} is synchronous; hand turnfold.aio an AsyncSqlRepository, "
+            "or use the functions of turnfold"
+        )
+    return memory_store
+
+
+def _asynchronous(summarizer: Any) -> AsyncSummarizerProtocol:
+    """A summarizer for this side: a synchronous one of ours as its twin, one of others as it is."""
+    if isinstance(summarizer, SyncSummarizer):
+        twin = Summarizer(
+            summarizer.model,
+            token_counter=summarizer.given_counter,
+            max_input_tokens=summarizer.max_input_tokens,
+        )
+        twin._counter = summarizer._counter
+        return twin
+    if inspect.iscoroutinefunction(summarizer.summarize_turns):
+        return cast(AsyncSummarizerProtocol, summarizer)
+    return cast(AsyncSummarizerProtocol, eventually(summarizer))

@@ -1,0 +1,189 @@
+"""`AsyncSqlRepository`: the store on an async engine. The same operations as `repository.py`, through `run_sync`.
+
+A shell, too: it decides nothing and states no SQL. It runs on psycopg 3, asyncpg and aiosqlite, and holds no connection
+between calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from turnfold.errors import DatabaseUnavailable
+from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
+from turnfold.sql import operations, queries
+from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
+from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema, migrate_connection, one_at_a_time
+from turnfold.sql.repository import SqlRepository, put_into_schema
+from turnfold.sql.retrying import delay_before_retry, uncertain
+from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
+
+__all__ = ["AsyncSqlRepository", "migrate"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def migrate(engine: AsyncEngine, schema: str | None = None) -> None:
+    """`turnfold.migrate` on an async engine. Alembic's state is global to the process: this waits for its turn without
+    stopping the event loop."""
+    check_dialect(engine.sync_engine)
+    check_no_schema_on_sqlite(engine.sync_engine, schema)
+    while not one_at_a_time.acquire(blocking=False):
+        await asyncio.sleep(0.01)
+    try:
+        with translated_errors(engine.sync_engine):
+            async with engine.begin() as connection:
+                await connection.run_sync(migrate_connection, schema)
+    finally:
+        one_at_a_time.release()
+
+
+class AsyncSqlRepository:
+    """`turnfold.repository.AsyncRepository` on SQLite or PostgreSQL; see `SqlRepository`, its twin."""
+
+    def __init__(
+        self, engine: AsyncEngine, schema: str | None = None, *, token_counter: TokenCounter | None = None
+    ) -> None:
+        check_dialect(engine.sync_engine)
+        check_no_schema_on_sqlite(engine.sync_engine, schema)
+        self._engine = engine
+        self._reading = engine.execution_options(**{READ_ONLY: True})
+        self._schema = schema
+        self._is_checked = False
+        self._token_counter = token_counter or EstimatingCounter()
+
+    @property
+    def token_counter(self) -> TokenCounter:
+        return self._token_counter
+
+    async def bound(self, session: AsyncSession, operation: Callable[[SqlRepository], R]) -> R:
+        """Run an operation inside the transaction of `session`: what it writes commits or rolls back with that.
+
+        `operation` gets a bound store, synchronous: `await store.bound(session, lambda s: s.append_turns(…))`.
+        """
+        store = SqlRepository(self._engine.sync_engine, self._schema, token_counter=self._token_counter)
+        return await session.run_sync(lambda inner: operation(store.bind(inner)))
+
+    async def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
+        operations.check_turns(session_id, turns)
+        if not turns:
+            return []
+        counts = [count_turn(self._token_counter, turn) for turn in turns]
+        return await self._write(operations.append_turns, session_id, turns, counts, self._token_counter.name, _now())
+
+    async def get_session(self, session_id: str) -> SessionRecord | None:
+        return await self._read(queries.session_record, session_id)
+
+    async def get_sessions(self, *, after_id: str = "", limit: int | None = None) -> list[SessionRecord]:
+        return await self._read(queries.session_records, after_id, limit)
+
+    async def get_session_token_count(self, session_id: str) -> int:
+        return await self._read(queries.active_tokens, session_id)
+
+    async def get_session_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]:
+        return await self._read(queries.turns_after, session_id, after_position, limit)
+
+    async def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
+        return await self._read(queries.pinned_turns, session_id, up_to_position)
+
+    async def get_uncovered_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]:
+        return await self._read(queries.uncovered_turns, session_id, after_position, limit)
+
+    async def get_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        return await self._read(queries.summaries_of, session_id, depth)
+
+    async def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
+        return await self._read(queries.uncompacted_summaries, session_id, depth)
+
+    async def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
+        return await self._read(queries.newest_leaf, session_id)
+
+    async def get_summary(self, summary_id: str) -> SummaryRecord:
+        return await self._read(operations.get_summary, summary_id)
+
+    async def get_source_turns(
+        self, summary_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]:
+        return await self._read(operations.get_source_turns, summary_id, after_position, limit)
+
+    async def get_child_summaries(self, summary_id: str) -> list[SummaryRecord]:
+        return await self._read(operations.get_child_summaries, summary_id)
+
+    async def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
+        await self._write(operations.add_summary, summary, lease, _now())
+
+    async def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
+        await self._read(operations.mark_summary_compacted, summary_id, parent_id)
+
+    async def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
+        return await self._write(operations.acquire_lease, session_id, owner, seconds, _now())
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
+        return await self._write(operations.renew_lease, lease, seconds, _now())
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._write(operations.release_lease, lease, _now())
+
+    async def get_coverage(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[tuple[int, str]]:
+        return await self._read(queries.coverage, session_id, after_position, limit)
+
+    async def get_orphans(self) -> list[str]:
+        return await self._read(queries.orphans)
+
+    async def recount_session(self, session_id: str) -> None:
+        await self._write(operations.recount_session, session_id, _now())
+
+    async def erase_session(self, session_id: str) -> bool:
+        return await self._write(operations.erase_session, check_session_id(session_id), _now())
+
+    def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return self._run(self._reading, question, *args, **kwargs)
+
+    def _write(self, command: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return self._run(self._engine, command, *args, **kwargs)
+
+    async def _run(
+        self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        for attempt in itertools.count():
+            was_committing = False
+            try:
+                with translated_errors(self._engine.sync_engine):
+                    async with AsyncSession(bind) as session, session.begin():
+                        result: R = await session.run_sync(self._prepared(operation, *args, **kwargs))
+                        was_committing = bind is self._engine
+                return result
+            except DatabaseUnavailable as error:
+                delay = delay_before_retry(error, attempt, was_committing=was_committing)
+                if delay is None:
+                    raise (uncertain(error) if was_committing else error) from error.__cause__
+            await asyncio.sleep(delay)
+        raise AssertionError("unreachable")
+
+    def _prepared(self, operation: Callable[..., R], *args: Any, **kwargs: Any) -> Callable[[Session], R]:
+        def run(session: Session) -> R:
+            if self._schema is not None:
+                put_into_schema(session, self._schema)
+            if not self._is_checked:
+                check_schema(session.connection(), self._schema)
+                self._is_checked = True
+            return operation(session, *args, **kwargs)
+
+        return run
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
