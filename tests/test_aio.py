@@ -52,7 +52,7 @@ def test_sessions_are_compacted_concurrently(store: SqlRepository, portal: Porta
         await asyncio.gather(*(aio.compact_session(f"s{n}", twin, aio.Summarizer(model)) for n in range(10)))
 
     portal.run(all_of_them())
-    assert model.most > 5
+    assert model.most >= 2
     assert check(store) == []
     assert all(len(store.get_coverage(f"s{number}")) == 24 for number in range(10))
 

@@ -6,6 +6,7 @@ from turnfold.context import Context, LeftOut, TokenBudget, assemble_context
 from turnfold.errors import (
     AccessDenied,
     CompactionInProgress,
+    ContextLengthExceeded,
     DatabaseUnavailable,
     InvalidAnswer,
     InvalidArgument,
@@ -13,6 +14,8 @@ from turnfold.errors import (
     InvalidTurn,
     LeaseLost,
     MissingExtra,
+    ModelFailed,
+    ModelUnavailable,
     SchemaMismatch,
     TurnConflict,
     TurnfoldError,
@@ -20,7 +23,7 @@ from turnfold.errors import (
     UnknownSummary,
     UnreadableConversation,
 )
-from turnfold.models import Model, Prompt, extractive
+from turnfold.models import Answer, Model, Prompt, extractive, load_model
 from turnfold.records import CompactionStats, Lease, Progress, SessionRecord, SummaryRecord, Tier, Turn
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.sql.engine import create_engine, prepare_sqlite
@@ -31,11 +34,13 @@ from turnfold.tokens import EstimatingCounter, ExactCounter, TokenCounter
 
 __all__ = [
     "AccessDenied",
+    "Answer",
     "AsyncRepository",
     "BoundRepository",
     "CompactionInProgress",
     "CompactionStats",
     "Context",
+    "ContextLengthExceeded",
     "DatabaseUnavailable",
     "EstimatingCounter",
     "ExactCounter",
@@ -49,6 +54,8 @@ __all__ = [
     "LeftOut",
     "MissingExtra",
     "Model",
+    "ModelFailed",
+    "ModelUnavailable",
     "Progress",
     "Prompt",
     "Repository",
@@ -74,6 +81,7 @@ __all__ = [
     "erase_session",
     "extractive",
     "include_name",
+    "load_model",
     "migrate",
     "prepare_sqlite",
     "repair",

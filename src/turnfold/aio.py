@@ -13,8 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 try:
+    import greenlet  # noqa: F401  (SQLAlchemy 2.0 notices its absence only at the first query)
+
     from turnfold.sql.aio import AsyncSqlRepository, migrate
-except ImportError as error:  # SQLAlchemy without greenlet
+except ImportError as error:
     from turnfold.errors import MissingExtra
 
     raise MissingExtra(f"turnfold.aio needs SQLAlchemy's asyncio ({error})", extra="async") from None
@@ -56,7 +58,7 @@ class Summarizer(SummarizerCore):
     holds up the event loop while it answers."""
 
     def _awaitable(self, model: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-        return eventual(model)
+        return eventual(getattr(model, "acall", model))
 
     async def summarize_turns(
         self,
@@ -186,6 +188,7 @@ def _asynchronous(summarizer: Any) -> AsyncSummarizerProtocol:
             summarizer.model,
             token_counter=summarizer.given_counter,
             max_input_tokens=summarizer.max_input_tokens,
+            fallback_on_failure=summarizer.fallback_on_failure,
         )
         twin._counter = summarizer._counter
         return twin

@@ -8,6 +8,9 @@
     ├── TurnConflict (ValueError)             a turn id that already stands for another turn
     ├── InvalidSummary (ValueError)           a summary that would break an invariant
     ├── InvalidAnswer (TypeError)             a model that returned something other than text
+    ├── ModelUnavailable (RuntimeError)       a wrong key, an unknown model, no credit: trying again is no use
+    ├── ModelFailed (ConnectionError)         a passing fault of the model that lasted through every retry
+    ├── ContextLengthExceeded (ValueError)    a prompt longer than the model reads; the source is split
     ├── UnreadableConversation (ValueError)   a file that cannot be imported
     ├── UnknownSession (LookupError)          a session without any turn
     ├── UnknownSummary (LookupError)          a summary id that no session has
@@ -26,6 +29,7 @@ from __future__ import annotations
 __all__ = [
     "AccessDenied",
     "CompactionInProgress",
+    "ContextLengthExceeded",
     "DatabaseUnavailable",
     "InvalidAnswer",
     "InvalidArgument",
@@ -33,6 +37,8 @@ __all__ = [
     "InvalidTurn",
     "LeaseLost",
     "MissingExtra",
+    "ModelFailed",
+    "ModelUnavailable",
     "SchemaMismatch",
     "TurnConflict",
     "TurnfoldError",
@@ -64,6 +70,18 @@ class InvalidSummary(TurnfoldError, ValueError):
 
 class InvalidAnswer(TurnfoldError, TypeError):
     """A model that returned something other than text."""
+
+
+class ModelUnavailable(TurnfoldError, RuntimeError):
+    """The model refuses for good: a wrong key, an unknown name, no credit. Nothing was written."""
+
+
+class ModelFailed(TurnfoldError, ConnectionError):
+    """The model was slow, overloaded or out of reach, and stayed so through every retry. Nothing was written."""
+
+
+class ContextLengthExceeded(TurnfoldError, ValueError):
+    """The prompt is longer than the model reads. A model of your own may raise it, too: the source is then split."""
 
 
 class UnreadableConversation(TurnfoldError, ValueError):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from turnfold.content import readable_calls, readable_text
 from turnfold.drive import awaitable, drive
-from turnfold.errors import InvalidAnswer
+from turnfold.errors import ContextLengthExceeded, InvalidAnswer, ModelFailed
 from turnfold.models.extraction import extract, shortened
 from turnfold.models.prompt import Model, Prompt
 from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, check_count
@@ -34,6 +34,12 @@ __all__ = [
 
 DEFAULT_MAX_INPUT_TOKENS = 100_000
 FALLBACK_MODEL = "extractive"
+FAR_OVER_TARGET = 3
+SHORTEST_ECHO = 400
+"""Characters from which on an answer that stands word for word in the prompt is an echo, not a quotation."""
+
+SHORTEST_SOURCE_TO_SPLIT = 200
+"""Characters below which a source that is too long for the model is not split any more."""
 
 _TIERS: tuple[Tier, ...] = ("normal", "aggressive", "fallback")
 _TEMPERATURES = {"normal": 0.2, "aggressive": 0.0}
@@ -75,11 +81,13 @@ class SummarizerCore:
         *,
         token_counter: TokenCounter | None = None,
         max_input_tokens: int = DEFAULT_MAX_INPUT_TOKENS,
+        fallback_on_failure: bool = False,
     ) -> None:
         check_count("max_input_tokens", max_input_tokens, at_least=1_000)
         self.model = model
         self.max_input_tokens = max_input_tokens
         self.model_name = str(getattr(model, "name", None) or getattr(model, "__qualname__", type(model).__qualname__))
+        self.fallback_on_failure = fallback_on_failure
         self.given_counter = token_counter
         self._counter = token_counter or EstimatingCounter()
         self._model = self._awaitable(model)
@@ -125,17 +133,36 @@ class SummarizerCore:
             prior_summary = text
         return "\n\n".join(texts), max(tiers, key=_TIERS.index)
 
+    def _counts(self, text: str, prompt: Prompt, task: _Task) -> bool:
+        """Whether an answer may become memory: it says something, is shorter than its source, not far over its target,
+        and no echo of the prompt."""
+        tokens = self._counter.count(text)
+        allowed = max(FAR_OVER_TARGET * task.target_tokens, task.target_tokens + 200)
+        is_echo = len(text) >= SHORTEST_ECHO and text in prompt and self.model_name != FALLBACK_MODEL
+        return 0 < tokens < task.source_tokens and tokens <= allowed and not is_echo
+
     async def _summarize_piece(self, task: _Task, prior_summary: str, before_call: BeforeCall) -> tuple[str, Tier]:
-        for tier, template in task.prompts.items():
-            await before_call()
-            answer = await self._model(_prompt(template, task, prior_summary, _TEMPERATURES[tier]))
-            if not isinstance(answer, str | None):
-                raise InvalidAnswer(
-                    f"the model {self.model_name} returned a {type(answer).__name__}; it must return a text"
-                )
-            text = (answer or "").strip()
-            if text and self._counter.count(text) < task.source_tokens:
-                return text, tier
+        try:
+            for tier, template in task.prompts.items():
+                await before_call()
+                prompt = _prompt(template, task, prior_summary, _TEMPERATURES[tier])
+                answer = await self._model(prompt)
+                if not isinstance(answer, str | None):
+                    raise InvalidAnswer(
+                        f"the model {self.model_name} returned a {type(answer).__name__}; it must return a text"
+                    )
+                text = (answer or "").strip()
+                if getattr(answer, "finish", "stop") == "stop" and self._counts(text, prompt, task):
+                    return text, tier
+        except ContextLengthExceeded:
+            halves = task.halves()
+            if halves is None:
+                raise
+            texts = [await self._summarize_piece(half, prior_summary, before_call) for half in halves]
+            return "\n\n".join(text for text, _ in texts), max((tier for _, tier in texts), key=_TIERS.index)
+        except ModelFailed:
+            if not self.fallback_on_failure:
+                raise
         target = max(1, min(task.target_tokens, task.source_tokens - 1))
         return extract(task.source, target, self._counter) or shortened(task.source, target, self._counter), "fallback"
 
@@ -144,8 +171,10 @@ class Summarizer(SummarizerCore):
     """Summarizes through `model`, any callable `prompt -> text` (see `turnfold.models.Prompt`).
 
     `max_input_tokens` is what the model can read at once; longer sources are summarized piece by piece and joined.
-    Without a `token_counter` it counts as the store does, and by itself with `EstimatingCounter`. Raises
-    `InvalidArgument` for a limit below 1,000. For an asynchronous model see `turnfold.aio.Summarizer`.
+    Without a `token_counter` it counts as the store does, and by itself with `EstimatingCounter`. With
+    `fallback_on_failure` a model that stays out of reach is replaced by picked sentences; otherwise `ModelFailed` is
+    raised, so that an outage cannot fill the memory with them. Raises `InvalidArgument` for a limit below 1,000. For an
+    asynchronous model see `turnfold.aio.Summarizer`.
     """
 
     model: Model
@@ -193,6 +222,13 @@ class _Task:
     source: str
     source_tokens: int
     target_tokens: int
+
+    def halves(self) -> list[_Task] | None:
+        """The task cut in two at the line end nearest to its middle; None where it cannot be cut."""
+        if len(self.source) < SHORTEST_SOURCE_TO_SPLIT:
+            return None
+        middle = self.source.rfind("\n", 0, len(self.source) // 2) + 1 or len(self.source) // 2
+        return [self.share(piece, 2) for piece in (self.source[:middle], self.source[middle:])]
 
     def share(self, piece: str, count: int) -> _Task:
         """The task for one of `count` pieces: its answers, joined, stay below the source and near the target."""

@@ -18,6 +18,7 @@ import pytest
 import typer
 from sqlalchemy import text
 
+from tests.fake_provider import fails, running
 from turnfold import SqlRepository, create_engine
 from turnfold.cli import main, render
 from turnfold.cli.app import app
@@ -129,6 +130,16 @@ class TestTheWholeWay:
         assert (stats["turns_compacted"], stats["leaf_summaries_created"], stats["tiers_used"]) == (44, 1, ["normal"])
         assert stats["active_tokens_after"] < stats["active_tokens_before"]
         assert "nothing to fold" in run("compact", "chat").stdout
+
+    def test_compact_takes_a_model_of_a_provider(self, run: Run, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        run("import", chat)
+        with running() as provider:
+            arguments = ("compact", "chat", "--model", "openai:fake", "--base-url", f"{provider.url}/v1")
+            assert parsed(run(*arguments, "--json"))["tiers_used"] == ["normal"]
+            provider.script = [fails(401, "authentication_error")]
+            run("compact", "chat", "--fresh-tail-count", 0, *arguments[2:], code=1)
+        assert [s["model"] for s in parsed(run("tree", "chat", "--json"))] == ["openai:fake"]
 
     def test_status_lists_sessions(self, run: Run, folded: str) -> None:
         (session,) = parsed(run("status", "--json"))

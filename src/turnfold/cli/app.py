@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from turnfold import SqlRepository, Summarizer, TokenBudget, Turn, extractive
 from turnfold.cli import render
 from turnfold.errors import DatabaseUnavailable, UnknownSession, UnreadableConversation
 from turnfold.integrations.openai_messages import STANDARD_INPUT, import_conversations, read_conversations
+from turnfold.models import LLM
 
 app = typer.Typer(
     name="turnfold",
@@ -117,16 +118,24 @@ def compact(
     leaf_chunk_tokens: LeafChunkTokens = 20_000,
     condensed_min_fanout: CondensedMinFanout = 4,
     max_condense_depth: Annotated[int, typer.Option(help="The highest depth condensed from; -1: no bound.")] = -1,
+    model: Annotated[
+        str, typer.Option(help="extractive (offline), or one such as openai:gpt-5-mini or anthropic:claude-haiku-4-5.")
+    ] = "extractive",
+    base_url: Annotated[str | None, typer.Option(help="Where the model's server is, if not at its provider.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold the old turns of a session with the offline extractive model."""
-    with _store(database_url, schema) as store:
+    """Fold the old turns of a session, offline or through a model."""
+    loaded = turnfold.load_model(model, base_url=base_url)
+    with ExitStack() as stack:
+        if isinstance(loaded, LLM):
+            stack.callback(loaded.close)
+        store = stack.enter_context(_store(database_url, schema))
         record = _session(store, session)
         with render.compaction_progress() as on_progress:
             stats = turnfold.compact_session(
                 session,
                 store,
-                Summarizer(extractive),
+                Summarizer(loaded),
                 fresh_tail_count=fresh_tail_count,
                 leaf_chunk_tokens=leaf_chunk_tokens,
                 condensed_min_fanout=condensed_min_fanout,

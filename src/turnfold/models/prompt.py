@@ -1,10 +1,13 @@
-"""What a model is handed: a text that also tells what it is made of."""
+"""What a model is handed, and what it may hand back: texts that also tell what they are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
-__all__ = ["Model", "Prompt"]
+__all__ = ["Answer", "Finish", "Model", "Prompt"]
+
+Finish = Literal["stop", "length", "refusal", "content_filter"]
 
 
 class Prompt(str):
@@ -24,6 +27,17 @@ class Prompt(str):
         prompt.target_tokens = target_tokens
         prompt.temperature = temperature
         return prompt
+
+
+class Answer(str):
+    """An answer that tells how it ended: only one that stopped by itself becomes a summary."""
+
+    finish: Finish
+
+    def __new__(cls, text: str, *, finish: Finish = "stop") -> Answer:
+        answer = super().__new__(cls, text)
+        answer.finish = finish
+        return answer
 
 
 Model = Callable[[Prompt], str]

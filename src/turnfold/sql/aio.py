@@ -127,7 +127,14 @@ class AsyncSqlRepository:
         await self._read(operations.mark_summary_compacted, summary_id, parent_id)
 
     async def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
-        return await self._write(operations.acquire_lease, session_id, owner, seconds, _now())
+        work = asyncio.ensure_future(self._write(operations.acquire_lease, session_id, owner, seconds, _now()))
+        try:
+            return await _uninterrupted(work)
+        except asyncio.CancelledError:
+            lease = None if work.cancelled() or work.exception() else work.result()
+            if lease is not None:  # nobody else would give it back
+                await self.release_lease(lease)
+            raise
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
         return await self._write(operations.renew_lease, lease, seconds, _now())
@@ -161,17 +168,30 @@ class AsyncSqlRepository:
         for attempt in itertools.count():
             was_committing = False
             try:
-                with translated_errors(self._engine.sync_engine):
-                    async with AsyncSession(bind) as session, session.begin():
-                        result: R = await session.run_sync(self._prepared(operation, *args, **kwargs))
-                        was_committing = bind is self._engine
-                return result
+                work = self._transaction(bind, operation, *args, **kwargs)
+                return await _uninterrupted(asyncio.ensure_future(work))
+            except _AtCommit as error:
+                was_committing, failure = bind is self._engine, error.failure
             except DatabaseUnavailable as error:
-                delay = delay_before_retry(error, attempt, was_committing=was_committing)
-                if delay is None:
-                    raise (uncertain(error) if was_committing else error) from error.__cause__
+                failure = error
+            delay = delay_before_retry(failure, attempt, was_committing=was_committing)
+            if delay is None:
+                raise (uncertain(failure) if was_committing else failure) from failure.__cause__
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
+
+    async def _transaction(
+        self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        is_committing = False
+        try:
+            with translated_errors(self._engine.sync_engine):
+                async with AsyncSession(bind) as session, session.begin():
+                    result: R = await session.run_sync(self._prepared(operation, *args, **kwargs))
+                    is_committing = True
+        except DatabaseUnavailable as error:
+            raise (_AtCommit(error) if is_committing else error) from error.__cause__
+        return result
 
     def _prepared(self, operation: Callable[..., R], *args: Any, **kwargs: Any) -> Callable[[Session], R]:
         def run(session: Session) -> R:
@@ -183,6 +203,31 @@ class AsyncSqlRepository:
             return operation(session, *args, **kwargs)
 
         return run
+
+
+class _AtCommit(Exception):
+    """The database failed while a transaction committed."""
+
+    def __init__(self, failure: DatabaseUnavailable) -> None:
+        self.failure = failure
+
+
+async def _uninterrupted(work: asyncio.Future[R]) -> R:
+    """The result of work that is carried to its end even where the task is cancelled meanwhile: a transaction that is
+    torn off in the middle leaves its connection in an unknown state. The cancellation follows."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        if not work.cancelled():
+            work.exception()  # looked at, so that asyncio does not report it as forgotten
+        raise cancelled
+    return work.result()
 
 
 def _now() -> datetime:
