@@ -10,15 +10,15 @@ from __future__ import annotations
 import threading
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, inspect, select, text
 
 from turnfold.errors import InvalidArgument, SchemaMismatch
 from turnfold.sql.engine import check_dialect, translated_errors
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 __all__ = ["COMPATIBILITY", "VERSION_TABLE", "check_schema", "include_name", "migrate"]
 
@@ -47,6 +47,8 @@ def migrate(engine: Engine, schema: str | None = None) -> None:
 
 def migrate_connection(connection: Connection, schema: str | None) -> None:
     """`migrate` inside a transaction; the caller holds `one_at_a_time`."""
+    from alembic import command  # takes longer to import than all the rest, and only migrating needs it
+
     with as_file(_migrations_folder()) as folder:
         _begin_alone(connection)
         if schema is not None:
@@ -88,6 +90,8 @@ def _migrations_folder() -> Path:
 
 
 def _config(folder: Path, connection: Connection, schema: str | None) -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -124,14 +128,19 @@ def _needs_upgrade(connection: Connection, schema: str | None, folder: Path) -> 
             )
         return True
     _check_compatible(revision, connection)
+    from alembic.script import ScriptDirectory
+
     script = ScriptDirectory(str(folder))
     known = {item.revision for item in script.walk_revisions()}
     return revision in known and revision != script.get_current_head()
 
 
 def _revision(connection: Connection, schema: str | None) -> str | None:
-    options = {"version_table": VERSION_TABLE, "version_table_schema": schema}
-    return MigrationContext.configure(connection, opts=options).get_current_revision()
+    if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
+        return None
+    versions = Table(VERSION_TABLE, MetaData(), Column("version_num", String), schema=schema)
+    revision: str | None = connection.scalar(select(versions.c.version_num))
+    return revision
 
 
 def _check_compatible(revision: str, connection: Connection) -> None:
