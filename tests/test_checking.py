@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -139,6 +140,20 @@ class TestCheck:
         ):
             assert part in orphans
         engine.dispose()
+
+    def test_a_session_that_is_written_to_meanwhile_is_no_fault(self, folded: SqlRepository, engine: Engine) -> None:
+        class Live(SqlRepository):
+            writes = 5
+
+            def get_coverage(self, session_id: str, **page: Any) -> list[tuple[int, str]]:
+                if Live.writes:
+                    Live.writes -= 1
+                    folded.append_turns("s", some_turns(30))
+                    compact_session("s", folded, Summarizer(extractive), leaf_chunk_tokens=300)
+                return super().get_coverage(session_id, **page)
+
+        assert check(Live(engine)) == []
+        assert Live.writes == 0
 
     def test_an_unknown_session_is_an_error(self, store: SqlRepository) -> None:
         with pytest.raises(UnknownSession, match="'none'"):

@@ -22,6 +22,9 @@ Kind = Literal["turns", "coverage", "tree", "counters", "lease", "orphan"]
 
 PAGE = 500
 
+MOST_READINGS = 10
+"""How often a session is read again that is written to meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -80,10 +83,24 @@ async def find_faults(store: AsyncRepository, session_id: str | None) -> list[Fa
         session = await store.get_session(check_session_id(session_id))
         if session is None:
             raise UnknownSession(f"there is no session {session_id!r} in this store")
-        return await _session_faults(store, session)
+        return await _settled_faults(store, session)
     faults = [Fault(None, "orphan", line) for line in await store.get_orphans()]
     async for session in _all_sessions(store):
-        faults += await _session_faults(store, session)
+        faults += await _settled_faults(store, session)
+    return faults
+
+
+async def _settled_faults(store: AsyncRepository, session: SessionRecord) -> list[Fault]:
+    """The faults of a session that nobody wrote to meanwhile: each write changes its row."""
+    faults = await _session_faults(store, session)
+    for _ in range(MOST_READINGS - 1):
+        now = await store.get_session(session.id) if faults else session
+        if now == session:
+            break
+        if now is None:  # erased meanwhile
+            return []
+        session = now
+        faults = await _session_faults(store, session)
     return faults
 
 
@@ -123,11 +140,13 @@ async def _page(store: AsyncRepository, session_id: str, position: int) -> tuple
         turns: list[Turn] = []
     while True:
         try:
-            (turn,) = await store.get_session_turns(session_id, after_position=position, limit=1)
+            found = await store.get_session_turns(session_id, after_position=position, limit=1)
         except ValueError:
             return turns, True
-        turns.append(turn)
-        position = turn.position
+        if not found:
+            return turns, False
+        turns += found
+        position = found[-1].position
 
 
 class _Walk:
