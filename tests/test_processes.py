@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ class TestKills:
             time.sleep(0.001)
         time.sleep(chance.uniform(0, 0.12))
         if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(process.pid, signal.SIGKILL)
         process.join(30)
 
     def let_the_lease_run_out(self, store: SqlRepository, session_id: str) -> None:
