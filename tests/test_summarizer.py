@@ -66,6 +66,23 @@ class TestTiers:
         assert str(second.target_tokens) in second
         assert len(second) < len(first)
 
+    @pytest.mark.parametrize(
+        "echo",
+        [lambda prompt: prompt[:800], lambda prompt: "Sure! " + prompt[:800], lambda prompt: prompt.source[:800]],
+        ids=["the prompt", "the prompt with a word before", "the source"],
+    )
+    def test_an_echo_is_no_answer(self, echo: Callable[[Prompt], str]) -> None:
+        answers = [echo, lambda prompt: "Thirty files."]
+        summarizer = Summarizer(lambda prompt: answers.pop(0)(prompt))
+        assert summarizer.summarize_turns(conversation(200)) == ("Thirty files.", "aggressive")
+
+    def test_a_model_that_says_the_same_again_is_no_echo(self) -> None:
+        same = "They looked at the files, one after the other, and found nothing wrong with any of them. " * 20
+        summarizer = Summarizer(lambda prompt: same)
+        assert summarizer.summarize_turns(conversation(300), prior_summary=same)[1] == "normal"
+        leaves = [leaf_of([turn], same.strip()) for turn in conversation(4)]
+        assert summarizer.summarize_summaries(leaves)[1] == "normal"
+
     @pytest.mark.parametrize("bad", ["", "word " * 5_000], ids=["empty", "too long"])
     def test_without_any_good_answer_sentences_are_picked(self, bad: str) -> None:
         turns = conversation()

@@ -35,8 +35,8 @@ __all__ = [
 DEFAULT_MAX_INPUT_TOKENS = 100_000
 FALLBACK_MODEL = "extractive"
 FAR_OVER_TARGET = 3
-SHORTEST_ECHO = 400
-"""Characters from which on an answer that stands word for word in the prompt is an echo, not a quotation."""
+SHORTEST_ECHO = 100
+"""Characters that an answer has in common with the instructions, or at its start with the source, to be an echo."""
 
 SHORTEST_SOURCE_TO_SPLIT = 200
 """Characters below which a source that is too long for the model is not split any more."""
@@ -138,8 +138,7 @@ class SummarizerCore:
         and no echo of the prompt."""
         tokens = self._counter.count(text)
         allowed = max(FAR_OVER_TARGET * task.target_tokens, task.target_tokens + 200)
-        is_echo = len(text) >= SHORTEST_ECHO and text in prompt and self.model_name != FALLBACK_MODEL
-        return 0 < tokens < task.source_tokens and tokens <= allowed and not is_echo
+        return 0 < tokens < task.source_tokens and tokens <= allowed and not _is_echo(text, prompt)
 
     async def _summarize_piece(self, task: _Task, prior_summary: str, before_call: BeforeCall) -> tuple[str, Tier]:
         try:
@@ -210,6 +209,14 @@ class Summarizer(SummarizerCore):
         The target is half of the source where that is less than `target_tokens`. Raises as `summarize_turns` does.
         """
         return drive(self._summarize_summaries(summaries, target_tokens, before_call))
+
+
+def _is_echo(text: str, prompt: Prompt) -> bool:
+    """Whether an answer repeats its instructions, or begins as its source begins (which starts with a date or a span of
+    turns, so that a summary said before is no echo)."""
+    if len(text) < SHORTEST_ECHO:
+        return False
+    return prompt[:SHORTEST_ECHO] in text or text.startswith(prompt.source[:SHORTEST_ECHO])
 
 
 async def _nothing() -> None:
