@@ -118,10 +118,11 @@ class Turn:
     def check(self) -> None:
         """Raises `InvalidTurn` for what the store could not give back exactly."""
         self._check_types()
-        for key in ("content", "tool_calls", "payload", "attributes"):
-            value = getattr(self, key)
-            if value and not isinstance(value, str):
-                _check_json(value, key)
+        if self.tool_calls or self.payload or self.attributes or isinstance(self.content, list):
+            for key in ("content", "tool_calls", "payload", "attributes"):
+                value = getattr(self, key)
+                if value and not isinstance(value, str):
+                    _check_json(value, key)
 
     def stored(
         self,
@@ -159,7 +160,7 @@ class Turn:
             raise next(self._mistakes())
         if self.id is not None:
             _check_id(self.id, "id", InvalidTurn)
-        if not all(isinstance(call, dict) for call in self.tool_calls or ()):
+        if self.tool_calls and not all(isinstance(call, dict) for call in self.tool_calls):
             raise InvalidTurn(f"tool_calls is {_shown(self.tool_calls)}; use a list of objects")
         if self.created_at is not None and self.created_at.utcoffset() is None:
             raise InvalidTurn(f"created_at is {_shown(self.created_at)}; use a datetime with a time zone")
