@@ -19,7 +19,7 @@ from turnfold.records import (
     SessionRecord,
     SummaryRecord,
     Turn,
-    check_session_id,
+    check_turns,
     derived_turn_id,
 )
 from turnfold.tokens import EstimatingCounter, count_turn
@@ -58,12 +58,7 @@ class MemoryRepository:
         self._lock = threading.Lock()
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
-        check_session_id(session_id)
-        for index, turn in enumerate(turns):
-            try:
-                turn.check()
-            except InvalidTurn as error:
-                raise InvalidTurn(f"turn {index} for session {session_id!r}: {error}") from None
+        check_turns(session_id, turns)
         with self._lock:
             memory = self._sessions.get(session_id) or Memory(_now())
             before = list(memory.turns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, cast
+from typing import Literal
 
 from turnfold.drive import drive, immediately
 from turnfold.errors import UnknownSession
@@ -48,7 +48,7 @@ def check(memory_store: Repository, session_id: str | None = None) -> list[Fault
     A lease that ran out counts as a fault only in that it can be cleared: the next worker takes it over anyway.
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(find_faults(cast(AsyncRepository, immediately(memory_store)), session_id))
+    return drive(find_faults(immediately(memory_store), session_id))
 
 
 def repair(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
@@ -56,7 +56,7 @@ def repair(memory_store: Repository, session_id: str | None = None) -> list[Faul
 
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(mend(cast(AsyncRepository, immediately(memory_store)), session_id))
+    return drive(mend(immediately(memory_store), session_id))
 
 
 def erase_session(session_id: str, memory_store: Repository) -> bool:
@@ -64,7 +64,7 @@ def erase_session(session_id: str, memory_store: Repository) -> bool:
 
     The one way to delete anything. Raises `CompactionInProgress` while a worker holds the session's lease.
     """
-    return drive(erase(session_id, cast(AsyncRepository, immediately(memory_store))))
+    return drive(erase(session_id, immediately(memory_store)))
 
 
 async def erase(session_id: str, store: AsyncRepository) -> bool:
@@ -113,8 +113,8 @@ async def _all_sessions(store: AsyncRepository) -> AsyncIterator[SessionRecord]:
 
 
 async def _session_faults(store: AsyncRepository, session: SessionRecord) -> list[Fault]:
-    leaves = await store.get_summaries(session.id, depth=0)
-    walk = _Walk(session, leaves)
+    summaries = await store.get_summaries(session.id)
+    walk = _Walk(session, [summary for summary in summaries if summary.depth == 0])
     while True:
         page, is_broken = await _page(store, session.id, walk.position)
         if not page and not is_broken:
@@ -122,7 +122,6 @@ async def _session_faults(store: AsyncRepository, session: SessionRecord) -> lis
         walk.over(page, dict(await store.get_coverage(session.id, after_position=walk.position, limit=PAGE)))
         if is_broken:
             walk.pass_over_unreadable()
-    summaries = await store.get_summaries(session.id)
     uncompacted = sum(summary.token_count for summary in summaries if summary.parent_id is None)
     return [
         *walk.finished(),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import Any
 
 from turnfold.core import Always, OnProgress, Worker, fitted, is_over, run_if_needed
 from turnfold.drive import awaitable, drive, immediately
 from turnfold.planning import Bounds, Limits
 from turnfold.records import CompactionStats, check_session_id
-from turnfold.repository import AsyncRepository, Repository
+from turnfold.repository import Repository
 from turnfold.summarizer import SummarizerProtocol
 
 __all__ = ["OnProgress", "compact_if_needed", "compact_session", "should_compact"]
@@ -67,7 +67,7 @@ def should_compact(
     definitions too; the larger count decides. Raises `InvalidArgument` unless `token_budget` is at least 1,
     `threshold` above 0 and at most 1, and `reported_tokens` at least 0.
     """
-    return drive(is_over(session_id, _async(memory_store), token_budget, threshold, reported_tokens))
+    return drive(is_over(session_id, immediately(memory_store), token_budget, threshold, reported_tokens))
 
 
 def compact_if_needed(
@@ -100,13 +100,9 @@ def _worker(
     memory_store: Repository, summarizer: SummarizerProtocol, bounds: Bounds, on_progress: OnProgress | None
 ) -> Worker:
     return Worker(
-        _async(memory_store),
+        immediately(memory_store),
         immediately(fitted(summarizer, memory_store)),
         sleep=awaitable(time.sleep),
         bounds=bounds,
         on_progress=on_progress,
     )
-
-
-def _async(memory_store: Repository) -> AsyncRepository:
-    return cast(AsyncRepository, immediately(memory_store))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any
 
 from turnfold.content import answered_ids, call_ids, readable_calls, readable_text
 from turnfold.drive import drive, immediately
@@ -80,7 +80,7 @@ def assemble_context(session_id: str, memory_store: Repository, budget: TokenBud
     Raises `InvalidArgument` where the budget cannot hold the pinned turns and the fresh tail even with their longest
     texts shortened.
     """
-    return drive(assemble(session_id, cast(AsyncRepository, immediately(memory_store)), budget))
+    return drive(assemble(session_id, immediately(memory_store), budget))
 
 
 async def assemble(session_id: str, store: AsyncRepository, budget: TokenBudget) -> Context:

@@ -77,7 +77,7 @@ async def run_if_needed(session_id: str, worker: Worker, budget: Any, reported_t
     if not await is_over(session_id, worker.store, total, threshold, reported_tokens):
         return None
     # What the provider counts and the store does not, such as tool definitions, stays however much is folded.
-    beside = max(0, reported_tokens - await worker.store.get_session_token_count(session_id))
+    beside = max(0, reported_tokens - await worker.store.get_session_token_count(session_id)) if reported_tokens else 0
     need = WhileOver(total * threshold - beside, smallest_chunk_worth_a_call(limits, total))
     try:
         stats = await worker.compact(session_id, limits, need)

@@ -52,7 +52,7 @@ def eventual(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
 
 
 def immediately(target: Any) -> Any:
-    """`target` with every method awaitable. Cast it to the async protocol that its methods then follow."""
+    """`target` with every method awaitable, to be handed to a core that names the async protocol it follows."""
     return _Wrapped(target, awaitable)
 
 

@@ -7,7 +7,7 @@ came from.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import datetime
 from hashlib import blake2b
@@ -27,6 +27,7 @@ __all__ = [
     "Tier",
     "Turn",
     "check_session_id",
+    "check_turns",
     "derived_summary_id",
     "derived_turn_id",
 ]
@@ -274,6 +275,16 @@ def check_session_id(session_id: str) -> str:
     can hold and index."""
     _check_id(session_id, "session_id", InvalidArgument)
     return session_id
+
+
+def check_turns(session_id: str, turns: Sequence[Turn]) -> None:
+    """Raises `InvalidTurn` or `InvalidArgument`, before anything is read or written, for what cannot be kept."""
+    check_session_id(session_id)
+    for index, turn in enumerate(turns):
+        try:
+            turn.check()
+        except InvalidTurn as error:
+            raise InvalidTurn(f"turn {index} for session {session_id!r}: {error}") from None
 
 
 def derived_turn_id(session_id: str, position: int) -> str:

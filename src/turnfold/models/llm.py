@@ -141,13 +141,10 @@ class LLM:
         loop = asyncio.get_running_loop()
         with self._lock:
             known = self._of_loop.get(loop)
-            if known is None:
-                known = self._of_loop[loop] = self._client(), asyncio.Semaphore(self._max_concurrent_calls)
-                is_new = True
-            else:
-                is_new = False
-        if is_new:
-            await known[0].__aenter__()
+            if known is not None:
+                return known
+            known = self._of_loop[loop] = self._client(), asyncio.Semaphore(self._max_concurrent_calls)
+        await known[0].__aenter__()
         return known
 
     def _client(self) -> Any:

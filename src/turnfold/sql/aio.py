@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from turnfold.errors import DatabaseUnavailable
-from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
+from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import operations, queries
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
-from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema, migrate_connection, one_at_a_time
-from turnfold.sql.repository import SqlRepository, put_into_schema
+from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
+from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
 from turnfold.sql.retrying import delay_before_retry, uncertain
-from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
+from turnfold.tokens import TokenCounter
 
 __all__ = ["AsyncSqlRepository", "migrate"]
 
@@ -45,23 +44,15 @@ async def migrate(engine: AsyncEngine, schema: str | None = None) -> None:
         one_at_a_time.release()
 
 
-class AsyncSqlRepository:
+class AsyncSqlRepository(SqlShell):
     """`turnfold.repository.AsyncRepository` on SQLite or PostgreSQL; see `SqlRepository`, its twin."""
 
     def __init__(
         self, engine: AsyncEngine, schema: str | None = None, *, token_counter: TokenCounter | None = None
     ) -> None:
-        check_dialect(engine.sync_engine)
-        check_no_schema_on_sqlite(engine.sync_engine, schema)
+        super().__init__(engine.sync_engine, schema, token_counter)
         self._engine = engine
         self._reading = engine.execution_options(**{READ_ONLY: True})
-        self._schema = schema
-        self._is_checked = False
-        self._token_counter = token_counter or EstimatingCounter()
-
-    @property
-    def token_counter(self) -> TokenCounter:
-        return self._token_counter
 
     async def bound(self, session: AsyncSession, operation: Callable[[SqlRepository], R]) -> R:
         """Run an operation inside the transaction of `session`: what it writes commits or rolls back with that.
@@ -72,11 +63,13 @@ class AsyncSqlRepository:
         return await session.run_sync(lambda inner: operation(store.bind(inner)))
 
     async def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
-        operations.check_turns(session_id, turns)
+        check_turns(session_id, turns)
         if not turns:
             return []
-        counts = [count_turn(self._token_counter, turn) for turn in turns]
-        return await self._write(operations.append_turns, session_id, turns, counts, self._token_counter.name, _now())
+        counts = self._counts(turns)
+        return await self._write(
+            operations.append_turns, session_id, turns, counts, self._token_counter.name, utc_now()
+        )
 
     async def get_session(self, session_id: str) -> SessionRecord | None:
         return await self._read(queries.session_record, session_id)
@@ -121,13 +114,13 @@ class AsyncSqlRepository:
         return await self._read(operations.get_child_summaries, summary_id)
 
     async def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
-        await self._write(operations.add_summary, summary, lease, _now())
+        await self._write(operations.add_summary, summary, lease, utc_now())
 
     async def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
         await self._read(operations.mark_summary_compacted, summary_id, parent_id)
 
     async def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
-        work = asyncio.ensure_future(self._write(operations.acquire_lease, session_id, owner, seconds, _now()))
+        work = asyncio.ensure_future(self._write(operations.acquire_lease, session_id, owner, seconds, utc_now()))
         try:
             return await _uninterrupted(work)
         except asyncio.CancelledError:
@@ -137,10 +130,10 @@ class AsyncSqlRepository:
             raise
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
-        return await self._write(operations.renew_lease, lease, seconds, _now())
+        return await self._write(operations.renew_lease, lease, seconds, utc_now())
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._write(operations.release_lease, lease, _now())
+        await self._write(operations.release_lease, lease, utc_now())
 
     async def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
@@ -151,10 +144,10 @@ class AsyncSqlRepository:
         return await self._read(queries.orphans)
 
     async def recount_session(self, session_id: str) -> None:
-        await self._write(operations.recount_session, session_id, _now())
+        await self._write(operations.recount_session, session_id, utc_now())
 
     async def erase_session(self, session_id: str) -> bool:
-        return await self._write(operations.erase_session, check_session_id(session_id), _now())
+        return await self._write(operations.erase_session, check_session_id(session_id), utc_now())
 
     def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         return self._run(self._reading, question, *args, **kwargs)
@@ -195,11 +188,7 @@ class AsyncSqlRepository:
 
     def _prepared(self, operation: Callable[..., R], *args: Any, **kwargs: Any) -> Callable[[Session], R]:
         def run(session: Session) -> R:
-            if self._schema is not None:
-                put_into_schema(session, self._schema)
-            if not self._is_checked:
-                check_schema(session.connection(), self._schema)
-                self._is_checked = True
+            self._prepare(session)
             return operation(session, *args, **kwargs)
 
         return run
@@ -228,7 +217,3 @@ async def _uninterrupted(work: asyncio.Future[R]) -> R:
             work.exception()  # looked at, so that asyncio does not report it as forgotten
         raise cancelled
     return work.result()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

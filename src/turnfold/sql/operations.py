@@ -16,18 +16,8 @@ from sqlalchemy.orm import Session
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
-from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, check_session_id, derived_turn_id
+from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, derived_turn_id
 from turnfold.sql import queries
-
-
-def check_turns(session_id: str, turns: Sequence[Turn]) -> None:
-    """Raises `InvalidTurn` or `InvalidArgument`, before anything is read or written, for what cannot be kept."""
-    check_session_id(session_id)
-    for index, turn in enumerate(turns):
-        try:
-            turn.check()
-        except InvalidTurn as error:
-            raise InvalidTurn(f"turn {index} for session {session_id!r}: {error}") from None
 
 
 def append_turns(

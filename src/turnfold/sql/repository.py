@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
-from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id
+from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import operations, queries
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
@@ -29,7 +29,32 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SqlRepository:
+class SqlShell:
+    """What the sync and the async repository share: the checks, the counter and the set-up of a session."""
+
+    def __init__(self, engine: Engine, schema: str | None, token_counter: TokenCounter | None) -> None:
+        check_dialect(engine)
+        check_no_schema_on_sqlite(engine, schema)
+        self._schema = schema
+        self._is_checked = False
+        self._token_counter = token_counter or EstimatingCounter()
+
+    @property
+    def token_counter(self) -> TokenCounter:
+        return self._token_counter
+
+    def _counts(self, turns: Sequence[Turn]) -> list[int]:
+        return [count_turn(self._token_counter, turn) for turn in turns]
+
+    def _prepare(self, session: Session) -> None:
+        if self._schema is not None:
+            _put_into_schema(session, self._schema)
+        if not self._is_checked:
+            check_schema(session.connection(), self._schema)
+            self._is_checked = True
+
+
+class SqlRepository(SqlShell):
     """`turnfold.repository.Repository` on SQLite or PostgreSQL.
 
     `schema` is the PostgreSQL schema of the tables, None for the first of the connection's search path. `token_counter`
@@ -40,17 +65,9 @@ class SqlRepository:
     """
 
     def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
-        check_dialect(engine)
-        check_no_schema_on_sqlite(engine, schema)
+        super().__init__(engine, schema, token_counter)
         self._engine = engine
         self._reading = engine.execution_options(**{READ_ONLY: True})
-        self._schema = schema
-        self._is_checked = False
-        self._token_counter = token_counter or EstimatingCounter()
-
-    @property
-    def token_counter(self) -> TokenCounter:
-        return self._token_counter
 
     def bind(self, session: Session) -> BoundRepository:
         """This store inside the transaction of `session`: what is written there commits or rolls back with it.
@@ -62,11 +79,11 @@ class SqlRepository:
         return bound
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
-        operations.check_turns(session_id, turns)
+        check_turns(session_id, turns)
         if not turns:
             return []
-        counts = [count_turn(self._token_counter, turn) for turn in turns]
-        return self._write(operations.append_turns, session_id, turns, counts, self._token_counter.name, _now())
+        counts = self._counts(turns)
+        return self._write(operations.append_turns, session_id, turns, counts, self._token_counter.name, utc_now())
 
     def get_session(self, session_id: str) -> SessionRecord | None:
         return self._read(queries.session_record, session_id)
@@ -105,19 +122,19 @@ class SqlRepository:
         return self._read(operations.get_child_summaries, summary_id)
 
     def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
-        self._write(operations.add_summary, summary, lease, _now())
+        self._write(operations.add_summary, summary, lease, utc_now())
 
     def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
         self._read(operations.mark_summary_compacted, summary_id, parent_id)
 
     def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
-        return self._write(operations.acquire_lease, session_id, owner, seconds, _now())
+        return self._write(operations.acquire_lease, session_id, owner, seconds, utc_now())
 
     def renew_lease(self, lease: Lease, *, seconds: float) -> Lease:
-        return self._write(operations.renew_lease, lease, seconds, _now())
+        return self._write(operations.renew_lease, lease, seconds, utc_now())
 
     def release_lease(self, lease: Lease) -> None:
-        self._write(operations.release_lease, lease, _now())
+        self._write(operations.release_lease, lease, utc_now())
 
     def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
@@ -128,10 +145,10 @@ class SqlRepository:
         return self._read(queries.orphans)
 
     def recount_session(self, session_id: str) -> None:
-        self._write(operations.recount_session, session_id, _now())
+        self._write(operations.recount_session, session_id, utc_now())
 
     def erase_session(self, session_id: str) -> bool:
-        return self._write(operations.erase_session, check_session_id(session_id), _now())
+        return self._write(operations.erase_session, check_session_id(session_id), utc_now())
 
     def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self._run(self._reading, question, *args, **kwargs)
@@ -156,13 +173,6 @@ class SqlRepository:
                     raise (uncertain(error) if was_committing else error) from error.__cause__
             time.sleep(delay)
         raise AssertionError("unreachable")
-
-    def _prepare(self, session: Session) -> None:
-        if self._schema is not None:
-            put_into_schema(session, self._schema)
-        if not self._is_checked:
-            check_schema(session.connection(), self._schema)
-            self._is_checked = True
 
 
 class BoundRepository(SqlRepository):
@@ -195,7 +205,7 @@ class BoundRepository(SqlRepository):
             return operation(session, *args, **kwargs)
 
 
-def put_into_schema(session: Session, schema: str) -> None:
+def _put_into_schema(session: Session, schema: str) -> None:
     session.info[queries.SCHEMA] = schema
 
     @event.listens_for(session, "do_orm_execute")
@@ -211,5 +221,5 @@ def _really_begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-def _now() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)
