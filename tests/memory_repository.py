@@ -15,6 +15,7 @@ from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
 from turnfold.records import (
     GIVEN_BY_CALLER,
+    REPLACEABLE_FIELDS,
     Lease,
     SessionRecord,
     SummaryRecord,
@@ -147,8 +148,17 @@ class MemoryRepository:
         memory = self._sessions.get(session_id)
         return [summary for summary in memory.uncompacted if depth in (None, summary.depth)] if memory else []
 
-    def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
-        return next(iter(reversed(self.get_summaries(session_id, depth=0))), None)
+    def get_newest_leaf(self, session_id: str, *, before_position: int | None = None) -> SummaryRecord | None:
+        leaves = self.get_summaries(session_id, depth=0)
+        before = [leaf for leaf in leaves if before_position is None or leaf.first_position < before_position]
+        return before[-1] if before else None
+
+    def get_stale_summaries(
+        self, session_id: str, *, max_attempts: int | None = None, limit: int | None = None
+    ) -> list[SummaryRecord]:
+        found = [s for s in self.get_summaries(session_id) if s.tier == "fallback" or s.is_outdated]
+        tried_less = [s for s in found if max_attempts is None or s.refold_attempts < max_attempts]
+        return sorted(tried_less, key=lambda summary: (-summary.last_position, summary.depth))[:limit]
 
     def get_summary(self, summary_id: str) -> SummaryRecord:
         for memory in self._sessions.values():
@@ -206,6 +216,43 @@ class MemoryRepository:
             raise InvalidSummary("it tells an untruth")
         if summary.source_token_count != tokens or summary.token_count >= tokens or not summary.content.strip():
             raise InvalidSummary("it does not shrink its sources")
+
+    def replace_summaries(self, summaries: Sequence[SummaryRecord], *, lease: Lease | None = None) -> None:
+        with self._lock:
+            if not summaries:
+                return
+            memory = self._sessions.get(summaries[0].session_id)
+            if memory is None:
+                raise UnknownSummary(f"no summary has the id {summaries[0].id!r}")
+            if lease is not None and not self._holds(memory, lease):
+                raise LeaseLost(f"{lease.owner} no longer holds the lease")
+            before = dict(memory.summaries)
+            try:
+                self._replace(memory, summaries)
+            except Exception:
+                memory.summaries = before
+                raise
+
+    def _replace(self, memory: Memory, summaries: Sequence[SummaryRecord]) -> None:
+        below: SummaryRecord | None = None
+        for new in summaries:
+            if new.id not in memory.summaries:
+                raise UnknownSummary(f"no summary has the id {new.id!r}")
+            old = memory.summaries[new.id]
+            same = replace(new, **{name: getattr(old, name) for name in REPLACEABLE_FIELDS})
+            if same != old or (below is not None and below.parent_id != new.id):
+                raise InvalidSummary("only what a summarizer decides may change, of a chain upwards")
+            tokens = sum(memory.summaries[id].token_count for id in new.child_ids) or old.source_token_count
+            if new.source_token_count != tokens or new.token_count >= tokens or not new.content.strip():
+                raise InvalidSummary("it does not shrink its sources")
+            memory.summaries[new.id] = below = new
+        assert below is not None
+        if below.parent_id is not None and (below.content, below.token_count) != (old.content, old.token_count):
+            parent = memory.summaries[below.parent_id]
+            tokens = sum(memory.summaries[id].token_count for id in parent.child_ids)
+            if parent.token_count >= tokens:
+                raise InvalidSummary("its parent would not shrink its children")
+            memory.summaries[parent.id] = replace(parent, source_token_count=tokens, is_outdated=True)
 
     def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
         if self.get_summary(summary_id).parent_id != self.get_summary(parent_id).id:

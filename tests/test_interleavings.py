@@ -25,9 +25,11 @@ from turnfold import (
     create_engine,
     migrate,
 )
-from turnfold.core import Always, Worker
+from turnfold.core import compact
 from turnfold.errors import InvalidSummary
+from turnfold.folding import Always
 from turnfold.planning import Limits
+from turnfold.running import Worker
 from turnfold.testing import RepositoryContract, some_turns
 
 
@@ -80,7 +82,7 @@ def worker(store: Repository, limits: Limits, lease_seconds: float) -> Coroutine
         await switch()
 
     made = Worker(Suspending(store), Suspending(Plain()), sleep=sleep, lease_seconds=lease_seconds)
-    return made.compact("s", limits, Always())
+    return compact("s", made, limits, Always())
 
 
 def schedules(run: Callable[[Callable[[int], int]], None], most: int) -> Iterator[list[int]]:

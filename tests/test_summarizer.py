@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnfold import EstimatingCounter, InvalidAnswer, InvalidArgument, Prompt, Summarizer, Turn, extractive
-from turnfold.summarizer import transcript
 from turnfold.testing import leaf_of
 from turnfold.tokens import count_turn
+from turnfold.transcript import transcript
 
 MORNING = datetime(2026, 3, 1, 9, 5, tzinfo=timezone(timedelta(hours=1)))
 COUNTER = EstimatingCounter()

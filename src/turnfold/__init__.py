@@ -1,7 +1,7 @@
 """turnfold keeps every turn of a long conversation in your own database and folds the old ones into summaries."""
 
 from turnfold.checking import Fault, check, erase_session, repair
-from turnfold.compaction import compact_if_needed, compact_session, should_compact
+from turnfold.compaction import compact_if_needed, compact_session, refold_session, should_compact
 from turnfold.context import Context, LeftOut, TokenBudget, assemble_context
 from turnfold.errors import (
     AccessDenied,
@@ -24,7 +24,19 @@ from turnfold.errors import (
     UnreadableConversation,
 )
 from turnfold.models import Answer, Model, Prompt, extractive, load_model
-from turnfold.records import CompactionStats, Lease, Progress, SessionRecord, SummaryRecord, Tier, Turn
+from turnfold.outcomes import Outcome
+from turnfold.prompts import Prompts
+from turnfold.records import (
+    CompactionStats,
+    Lease,
+    Progress,
+    RefoldProgress,
+    RefoldStats,
+    SessionRecord,
+    SummaryRecord,
+    Tier,
+    Turn,
+)
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.sql.engine import create_engine, prepare_sqlite
 from turnfold.sql.migrate import include_name, migrate
@@ -56,8 +68,12 @@ __all__ = [
     "Model",
     "ModelFailed",
     "ModelUnavailable",
+    "Outcome",
     "Progress",
     "Prompt",
+    "Prompts",
+    "RefoldProgress",
+    "RefoldStats",
     "Repository",
     "SchemaMismatch",
     "SessionRecord",
@@ -84,6 +100,7 @@ __all__ = [
     "load_model",
     "migrate",
     "prepare_sqlite",
+    "refold_session",
     "repair",
     "should_compact",
 ]

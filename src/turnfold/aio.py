@@ -23,15 +23,19 @@ except ImportError as error:
 
 from turnfold.checking import Fault, erase, find_faults, mend
 from turnfold.context import Context, TokenBudget, assemble
-from turnfold.core import Always, OnProgress, Worker, fitted, is_over, run_if_needed
+from turnfold.core import compact, fitted, is_over, refold, run_if_needed
 from turnfold.drive import eventual, eventually
 from turnfold.errors import InvalidArgument
+from turnfold.folding import Always
 from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, Bounds, Limits
-from turnfold.records import CompactionStats, SummaryRecord, Tier, Turn, check_session_id
+from turnfold.records import CompactionStats, RefoldStats, SummaryRecord, Turn
+from turnfold.refolding import FALLBACKS, OnRefoldProgress, Stale
 from turnfold.repository import AsyncRepository
+from turnfold.running import OnOutcome, OnProgress, Worker
 from turnfold.summarizer import (
     AsyncSummarizerProtocol,
     BeforeCall,
+    Summarized,
     SummarizerCore,
     SummarizerProtocol,
 )
@@ -48,6 +52,7 @@ __all__ = [
     "compact_session",
     "erase_session",
     "migrate",
+    "refold_session",
     "repair",
     "should_compact",
 ]
@@ -67,7 +72,7 @@ class Summarizer(SummarizerCore):
         *,
         target_tokens: int = LEAF_TARGET_TOKENS,
         before_call: BeforeCall | None = None,
-    ) -> tuple[str, Tier]:
+    ) -> Summarized:
         return await self._summarize_turns(turns, prior_summary, target_tokens, before_call)
 
     async def summarize_summaries(
@@ -76,7 +81,7 @@ class Summarizer(SummarizerCore):
         *,
         target_tokens: int = CONDENSED_TARGET_TOKENS,
         before_call: BeforeCall | None = None,
-    ) -> tuple[str, Tier]:
+    ) -> Summarized:
         return await self._summarize_summaries(summaries, target_tokens, before_call)
 
 
@@ -93,9 +98,9 @@ async def compact_session(
     max_model_calls: int | None = None,
     deadline: float | None = None,
     on_progress: OnProgress | None = None,
+    on_outcome: OnOutcome | None = None,
 ) -> CompactionStats:
     """`turnfold.compact_session`, awaitable."""
-    check_session_id(session_id)
     limits = Limits(
         fresh_tail_count=fresh_tail_count,
         leaf_chunk_tokens=leaf_chunk_tokens,
@@ -103,8 +108,8 @@ async def compact_session(
         max_condense_depth=max_condense_depth,
     )
     bounds = Bounds(max_model_calls=max_model_calls, deadline=deadline)
-    worker = _worker(memory_store, summarizer, bounds, on_progress)
-    return await worker.compact(session_id, limits, Always(), wait_seconds=wait_seconds)
+    worker = _worker(memory_store, summarizer, bounds, on_progress, on_outcome)
+    return await compact(session_id, worker, limits, Always(), wait_seconds=wait_seconds)
 
 
 async def should_compact(
@@ -129,11 +134,30 @@ async def compact_if_needed(
     max_model_calls: int | None = None,
     deadline: float | None = None,
     on_progress: OnProgress | None = None,
+    on_outcome: OnOutcome | None = None,
 ) -> CompactionStats | None:
     """`turnfold.compact_if_needed`, awaitable."""
     bounds = Bounds(max_model_calls=max_model_calls, deadline=deadline)
-    worker = _worker(memory_store, summarizer, bounds, on_progress)
+    worker = _worker(memory_store, summarizer, bounds, on_progress, on_outcome)
     return await run_if_needed(session_id, worker, budget, reported_tokens)
+
+
+async def refold_session(
+    session_id: str,
+    memory_store: AsyncRepository,
+    summarizer: AsyncSummarizerProtocol | SummarizerProtocol,
+    *,
+    stale: Stale = FALLBACKS,
+    wait_seconds: float = 0.0,
+    max_model_calls: int | None = None,
+    deadline: float | None = None,
+    on_progress: OnRefoldProgress | None = None,
+    on_outcome: OnOutcome | None = None,
+) -> RefoldStats:
+    """`turnfold.refold_session`, awaitable."""
+    bounds = Bounds(max_model_calls=max_model_calls, deadline=deadline)
+    worker = _worker(memory_store, summarizer, bounds, None, on_outcome)
+    return await refold(session_id, worker, stale, on_progress, wait_seconds=wait_seconds)
 
 
 async def assemble_context(session_id: str, memory_store: AsyncRepository, budget: TokenBudget) -> Context:
@@ -161,6 +185,7 @@ def _worker(
     summarizer: AsyncSummarizerProtocol | SummarizerProtocol,
     bounds: Bounds,
     on_progress: OnProgress | None,
+    on_outcome: OnOutcome | None,
 ) -> Worker:
     return Worker(
         _checked(memory_store),
@@ -169,6 +194,7 @@ def _worker(
         shield=asyncio.shield,
         bounds=bounds,
         on_progress=on_progress,
+        on_outcome=on_outcome,
     )
 
 
@@ -189,6 +215,7 @@ def _asynchronous(summarizer: Any) -> AsyncSummarizerProtocol:
             token_counter=summarizer.given_counter,
             max_input_tokens=summarizer.max_input_tokens,
             fallback_on_failure=summarizer.fallback_on_failure,
+            prompts=summarizer.prompts,
         )
         twin._counter = summarizer._counter
         return twin

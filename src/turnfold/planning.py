@@ -81,10 +81,6 @@ class Bounds:
         if self.deadline is not None and not (isinstance(self.deadline, int | float) and self.deadline > 0):
             raise InvalidArgument(f"deadline must be a number of seconds above 0, not {self.deadline!r}")
 
-    def are_reached(self, calls: int, seconds: float) -> bool:
-        too_many = self.max_model_calls is not None and calls >= self.max_model_calls
-        return too_many or (self.deadline is not None and seconds >= self.deadline)
-
 
 class Chunk(NamedTuple):
     """The first `length` of the turns looked at, to be folded into one leaf."""
@@ -95,6 +91,8 @@ class Chunk(NamedTuple):
     """Whether more evictable turns follow that would not have fitted in."""
     is_settled: bool
     """Whether no turn that was not looked at could change the chunk."""
+    waits_for_answer: bool = False
+    """Whether a tool call without its answer holds back turns that could be folded otherwise."""
 
 
 def next_chunk(turns: Sequence[Turn], limits: Limits, *, last_position: int, is_complete: bool) -> Chunk:
@@ -103,7 +101,8 @@ def next_chunk(turns: Sequence[Turn], limits: Limits, *, last_position: int, is_
     `turns` are the session's first uncovered turns, pinned ones aside; `is_complete` says that no more follow.
     `last_position` is the session's, from which the fresh tail counts.
     """
-    evictable = _evictable_length(turns, limits, last_position)
+    before_tail = _length_before_tail(turns, limits, last_position)
+    evictable = _length_before_pending(turns, limits, last_position, before_tail)
     length, tokens, is_full = 0, 0, False
     for cut in cuts(turns, limits):
         if cut > evictable:
@@ -115,7 +114,7 @@ def next_chunk(turns: Sequence[Turn], limits: Limits, *, last_position: int, is_
         length, tokens = cut, tokens + more
     looked_past = turns[-1].position - turns[max(length - 1, 0)].position if turns else 0
     is_settled = is_complete or (is_full and looked_past > limits.answer_window)
-    return Chunk(length, tokens, is_full, is_settled)
+    return Chunk(length, tokens, is_full, is_settled, waits_for_answer=evictable < before_tail)
 
 
 def cuts(turns: Sequence[Turn], limits: Limits) -> list[int]:
@@ -178,10 +177,13 @@ def _group_starts(turns: Sequence[Turn], limits: Limits) -> list[int]:
     return starts
 
 
-def _evictable_length(turns: Sequence[Turn], limits: Limits, last_position: int) -> int:
-    """How many of the turns lie before the fresh tail and before the first pending call."""
+def _length_before_tail(turns: Sequence[Turn], limits: Limits, last_position: int) -> int:
     tail = last_position - limits.fresh_tail_count
-    length = next((index for index, turn in enumerate(turns) if turn.position > tail), len(turns))
+    return next((index for index, turn in enumerate(turns) if turn.position > tail), len(turns))
+
+
+def _length_before_pending(turns: Sequence[Turn], limits: Limits, last_position: int, length: int) -> int:
+    """How many of the first `length` turns lie before the first call that still waits for its answer."""
     window = last_position - limits.pending_window
     pending = _pending_calls(turns, limits)
     return next((index for index in pending if index < length and turns[index].position > window), length)

@@ -22,6 +22,8 @@ __all__ = [
     "Content",
     "Lease",
     "Progress",
+    "RefoldProgress",
+    "RefoldStats",
     "SessionRecord",
     "SummaryRecord",
     "Tier",
@@ -198,6 +200,10 @@ class SummaryRecord:
     `first_position` and `last_position` bound the turns it stands for, `descendant_count` counts them and the time
     range spans their `created_at`. `token_count` counts its own text, `source_token_count` its direct sources, both
     by `counter`. `parent_id` is None while it is uncompacted.
+
+    `prompt_version` names the instructions that it was made with, `input_tokens` and `output_tokens` are what the
+    provider counted for it (None: not told). `is_outdated` while a child has been made again and it has not;
+    `refold_attempts` counts how often making it again gave nothing better.
     """
 
     id: str
@@ -215,6 +221,11 @@ class SummaryRecord:
     model: str
     counter: str
     created_at: datetime
+    prompt_version: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    is_outdated: bool = False
+    refold_attempts: int = 0
     parent_id: str | None = None
     source_turn_ids: tuple[str, ...] = ()
     child_ids: tuple[str, ...] = ()
@@ -249,6 +260,41 @@ class Lease:
     owner: str
     token: int
     expires_at: datetime
+
+
+MADE_FIELDS = (
+    "content",
+    "token_count",
+    "counter",
+    "tier",
+    "model",
+    "prompt_version",
+    "input_tokens",
+    "output_tokens",
+)
+"""What a summarizer decides of a summary."""
+
+REPLACEABLE_FIELDS = (*MADE_FIELDS, "source_token_count", "created_at", "is_outdated", "refold_attempts")
+"""What of a summary may change once it is written, and only by making it again; its links never do."""
+
+
+class RefoldStats(TypedDict):
+    """What a refolding did: summaries that have a new text, those that kept theirs because the model had none better,
+    and one tier per new text, in order."""
+
+    summaries_refolded: int
+    summaries_kept: int
+    tiers_used: list[Tier]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefoldProgress:
+    """How far a refolding is: `summaries_done` of at least `summaries_to_do`, for ancestors follow. `depth` is that of
+    the summary just written."""
+
+    summaries_done: int
+    summaries_to_do: int
+    depth: int
 
 
 class CompactionStats(TypedDict):

@@ -61,8 +61,15 @@ class Repository(Protocol):
     def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
         """The summaries without a parent, of all depths or of one, by position."""
 
-    def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
-        """The leaf of the highest position, compacted or not; None where there is none."""
+    def get_newest_leaf(self, session_id: str, *, before_position: int | None = None) -> SummaryRecord | None:
+        """The leaf of the highest position, compacted or not, of those that begin before a position; None where there
+        is none."""
+
+    def get_stale_summaries(
+        self, session_id: str, *, max_attempts: int | None = None, limit: int | None = None
+    ) -> list[SummaryRecord]:
+        """The summaries of tier `fallback` and those that are outdated, newest first (by their last position, deepest
+        first), those with fewer `refold_attempts` than `max_attempts`."""
 
     def get_summary(self, summary_id: str) -> SummaryRecord:
         """One summary. Raises `UnknownSummary`."""
@@ -87,6 +94,17 @@ class Repository(Protocol):
 
         Raises `UnknownSummary`; `InvalidSummary` where it has another parent, or the parent is not of the next depth
         or does not span it.
+        """
+
+    def replace_summaries(self, summaries: Sequence[SummaryRecord], *, lease: Lease | None = None) -> None:
+        """Give summaries new texts, in one transaction: one, or one and its parent, and so on upwards.
+
+        Only what a summarizer decides may differ from what is stored; links, positions and times stay. The parent of
+        the last one counts its new tokens and, where the text changed, is marked outdated; without a parent the active
+        context counts them.
+
+        Raises `UnknownSummary`; `InvalidSummary` where anything else differs, one is not the parent of the one before,
+        or one would not be smaller than its sources, the parent of the last included; `LeaseLost` as `add_summary`.
         """
 
     def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None:
@@ -144,7 +162,11 @@ class AsyncRepository(Protocol):
 
     async def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]: ...
 
-    async def get_newest_leaf(self, session_id: str) -> SummaryRecord | None: ...
+    async def get_newest_leaf(self, session_id: str, *, before_position: int | None = None) -> SummaryRecord | None: ...
+
+    async def get_stale_summaries(
+        self, session_id: str, *, max_attempts: int | None = None, limit: int | None = None
+    ) -> list[SummaryRecord]: ...
 
     async def get_summary(self, summary_id: str) -> SummaryRecord: ...
 
@@ -157,6 +179,8 @@ class AsyncRepository(Protocol):
     async def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None: ...
 
     async def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None: ...
+
+    async def replace_summaries(self, summaries: Sequence[SummaryRecord], *, lease: Lease | None = None) -> None: ...
 
     async def acquire_lease(self, session_id: str, *, owner: str, seconds: float) -> Lease | None: ...
 

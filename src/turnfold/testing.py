@@ -29,7 +29,7 @@ from turnfold.errors import (
     TurnConflict,
     UnknownSummary,
 )
-from turnfold.records import Lease, SummaryRecord, Turn, derived_summary_id
+from turnfold.records import Lease, SummaryRecord, Tier, Turn, derived_summary_id
 from turnfold.repository import Repository
 
 __all__ = ["RepositoryContract", "condensed_of", "leaf_of"]
@@ -473,6 +473,114 @@ class RepositoryContract:
         with pytest.raises(InvalidSummary):
             repository.mark_summary_compacted(leaves[2].id, parent.id)
         assert repository.get_uncompacted_summaries("s", depth=0) == [leaves[2]]
+
+    def test_how_a_summary_was_made_is_read_back_equal(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(2))
+        leaf = replace(leaf_of(turns), prompt_version="v\0-\u00e9", input_tokens=1 << 40, output_tokens=0)
+        repository.add_summary(leaf)
+        assert repository.get_summary(leaf.id) == leaf
+
+    def test_a_summary_made_again_keeps_its_place_and_the_context_counts_it(self, repository: Repository) -> None:
+        leaf, other = self.written_leaves(repository, 2)
+        before = repository.get_session_token_count("s")
+        new = replace(leaf, content="They agreed on plan 7.", token_count=7, tier="aggressive", model="another")
+        repository.replace_summaries([new])
+        assert repository.get_summaries("s") == [new, other]
+        assert repository.get_session_token_count("s") == before + 4
+        assert repository.get_source_turns(leaf.id)[0].position == 1
+
+    def test_the_parent_of_a_summary_made_again_is_marked_outdated(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        parent = condensed_of(leaves)
+        repository.add_summary(parent)
+        before = repository.get_session_token_count("s")
+        new = replace(leaves[0], content="They agreed again.", token_count=5, parent_id=parent.id)
+        repository.replace_summaries([new])
+        marked = replace(parent, source_token_count=8, is_outdated=True)
+        assert repository.get_summary(parent.id) == marked
+        assert repository.get_session_token_count("s") == before
+        repository.replace_summaries([replace(marked, content="Once more.", token_count=4, is_outdated=False)])
+        assert repository.get_session_token_count("s") == before + 2
+
+    def test_an_attempt_without_a_new_text_is_counted_and_marks_nothing(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        parent = condensed_of(leaves)
+        repository.add_summary(parent)
+        tried = replace(leaves[0], refold_attempts=1, parent_id=parent.id)
+        repository.replace_summaries([tried])
+        assert repository.get_summary(tried.id) == tried
+        assert repository.get_summary(parent.id) == parent
+
+    def test_a_summary_and_its_parent_can_only_shrink_together(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        parent = condensed_of(leaves, token_count=5)
+        repository.add_summary(parent)
+        short = replace(leaves[0], content="Yes.", token_count=1, parent_id=parent.id)
+        with pytest.raises(InvalidSummary):
+            repository.replace_summaries([short])
+        assert repository.get_summary(short.id) == replace(leaves[0], parent_id=parent.id)
+        above = replace(parent, content="All yes.", token_count=2, source_token_count=4)
+        repository.replace_summaries([short, above])
+        assert [repository.get_summary(short.id), repository.get_summary(parent.id)] == [short, above]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"last_position": 4},
+            {"descendant_count": 1},
+            {"source_turn_ids": ()},
+            {"parent_id": "sum-none"},
+            {"source_token_count": 1_000},
+            {"token_count": 500},
+            {"content": " "},
+            {"depth": 1},
+        ],
+        ids=str,
+    )
+    def test_a_summary_made_again_changes_nothing_but_what_is_made(
+        self, repository: Repository, changes: dict[str, Any]
+    ) -> None:
+        leaf = self.written_leaves(repository, 2)[0]
+        with pytest.raises(InvalidSummary):
+            repository.replace_summaries([replace(leaf, **changes)])
+        assert repository.get_summary(leaf.id) == leaf
+
+    def test_summaries_made_again_together_are_a_chain_upwards(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 2)
+        with pytest.raises(InvalidSummary):
+            repository.replace_summaries([replace(leaf, content="They agreed again.") for leaf in leaves])
+        assert repository.get_summaries("s") == leaves
+        with pytest.raises(UnknownSummary):
+            repository.replace_summaries([replace(leaves[0], id="sum-none")])
+
+    def test_who_lost_the_lease_replaces_nothing(self, repository: Repository) -> None:
+        leaf = self.written_leaves(repository, 1)[0]
+        lost = self.acquired(repository, "one", 0.0)
+        self.acquired(repository, "two", 60)
+        with pytest.raises(LeaseLost):
+            repository.replace_summaries([replace(leaf, content="They agreed again.")], lease=lost)
+        assert repository.get_summary(leaf.id) == leaf
+
+    def test_stale_summaries_are_found_newest_first(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(8))
+        tiers: tuple[Tier, ...] = ("fallback", "normal", "fallback", "fallback")
+        leaves = [replace(leaf_of(turns[2 * n : 2 * n + 2]), tier=tier) for n, tier in enumerate(tiers)]
+        for leaf in leaves:
+            repository.add_summary(leaf)
+        repository.replace_summaries([tried := replace(leaves[2], refold_attempts=2)])
+        assert repository.get_stale_summaries("s") == [leaves[3], tried, leaves[0]]
+        assert repository.get_stale_summaries("s", max_attempts=2) == [leaves[3], leaves[0]]
+        assert repository.get_stale_summaries("s", limit=1) == [leaves[3]]
+        repository.add_summary(parent := condensed_of(leaves))
+        repository.replace_summaries([replace(tried, content="They agreed again.", tier="normal", parent_id=parent.id)])
+        assert [s.id for s in repository.get_stale_summaries("s")] == [leaves[3].id, parent.id, leaves[0].id]
+        assert repository.get_stale_summaries("unknown") == []
+
+    def test_the_leaf_before_a_position_is_found(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 3)
+        assert repository.get_newest_leaf("s") == leaves[2]
+        assert repository.get_newest_leaf("s", before_position=leaves[2].first_position) == leaves[1]
+        assert repository.get_newest_leaf("s", before_position=1) is None
 
     def test_an_unknown_summary_is_an_error(self, repository: Repository) -> None:
         for ask in (repository.get_summary, repository.get_source_turns, repository.get_child_summaries):

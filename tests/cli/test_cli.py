@@ -18,7 +18,7 @@ import pytest
 import typer
 from sqlalchemy import text
 
-from tests.fake_provider import fails, running
+from tests.fake_provider import fails, running, says
 from turnfold import SqlRepository, create_engine
 from turnfold.cli import main, render
 from turnfold.cli.app import app
@@ -140,6 +140,31 @@ class TestTheWholeWay:
             provider.script = [fails(401, "authentication_error")]
             run("compact", "chat", "--fresh-tail-count", 0, *arguments[2:], code=1)
         assert [s["model"] for s in parsed(run("tree", "chat", "--json"))] == ["openai:fake"]
+
+    def test_compact_tells_what_holds_it_back(self, run: Run, tmp_path: Path) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "ask", "arguments": "{}"}}
+        file = tmp_path / "asked.json"
+        said = [{"role": "user", "content": f"Turn {number}."} for number in range(30)]
+        file.write_text(json.dumps([{"role": "assistant", "content": None, "tool_calls": [call]}, *said]))
+        run("import", file)
+        assert "before a tool call that waits for its answer" in run("compact", "asked").stdout
+        assert parsed(run("compact", "asked", "--json"))["outcome"] == "pending_call"
+
+    def test_refold_makes_again_what_was_folded_without_a_model(
+        self, run: Run, chat: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        run("import", chat)
+        with running() as provider:
+            model = ("--model", "openai:fake", "--base-url", f"{provider.url}/v1")
+            provider.script = [says("")]
+            assert parsed(run("compact", "chat", *model, "--json"))["tiers_used"] == ["fallback"]
+            provider.script = [says("They decided on plan 7.")]
+            done = parsed(run("refold", "chat", *model, "--json"))
+            assert (done["summaries_refolded"], done["tiers_used"], done["outcome"]) == (1, ["normal"], "refolded")
+            assert "0 summaries made again" in run("refold", "chat", *model).stdout
+            assert "1 summaries made again" in run("refold", "chat", "--model", "extractive", "--stale", "model").stdout
+            assert "stale" in run("refold", "chat", *model, "--stale", "tier", code=2).stderr
 
     def test_status_lists_sessions(self, run: Run, folded: str) -> None:
         (session,) = parsed(run("status", "--json"))
@@ -363,7 +388,8 @@ class TestHostileText:
 class TestHelp:
     def test_every_command_has_a_help_and_an_example_that_names_it(self) -> None:
         assert set(COMMANDS) == {
-            "demo", "migrate", "import", "compact", "status", "tree", "turns", "context", "expand", "doctor", "erase"
+            "demo", "migrate", "import", "compact", "refold", "status", "tree", "turns", "context", "expand", "doctor",
+            "erase",
         }  # fmt: skip
         for name, command in COMMANDS.items():
             assert command.help

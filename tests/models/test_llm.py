@@ -162,6 +162,16 @@ def test_a_source_that_is_too_long_is_split_and_read_whole(
         assert (line in first) != (line in second)
 
 
+def test_the_usage_that_the_provider_reports_stands_on_the_record(
+    store: SqlRepository, provider: Provider, make: Callable[..., LLM], compact: Callable[..., CompactionStats]
+) -> None:
+    provider.script = [fake.says(""), fake.says(GOOD)]
+    compact(make())
+    (leaf,) = store.get_summaries("s")
+    assert (leaf.input_tokens, leaf.output_tokens) == (200, 20)  # of both calls that it took
+    assert leaf.prompt_version == "turnfold-1"
+
+
 def test_an_outage_becomes_picked_sentences_where_the_caller_chose_so(
     store: SqlRepository, provider: Provider, make: Callable[..., LLM], compact: Callable[..., CompactionStats]
 ) -> None:

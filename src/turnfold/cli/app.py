@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -47,6 +48,13 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's
 FreshTailCount = Annotated[int, typer.Option(help="The newest turns, which are never folded.")]
 LeafChunkTokens = Annotated[int, typer.Option(help="About how many tokens one leaf stands for.")]
 CondensedMinFanout = Annotated[int, typer.Option(help="How many summaries of a depth are condensed at the least.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Where the model's server is, if not at its provider.")]
+
+
+class StaleFor(StrEnum):
+    fallback = "fallback"
+    prompt_version = "prompt_version"
+    model = "model"
 
 
 def _print_version(wanted: bool) -> None:
@@ -121,28 +129,58 @@ def compact(
     model: Annotated[
         str, typer.Option(help="extractive (offline), or one such as openai:gpt-5-mini or anthropic:claude-haiku-4-5.")
     ] = "extractive",
-    base_url: Annotated[str | None, typer.Option(help="Where the model's server is, if not at its provider.")] = None,
+    base_url: BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Fold the old turns of a session, offline or through a model."""
-    loaded = turnfold.load_model(model, base_url=base_url)
-    with ExitStack() as stack:
-        if isinstance(loaded, LLM):
-            stack.callback(loaded.close)
-        store = stack.enter_context(_store(database_url, schema))
+    outcomes: list[turnfold.Outcome] = []
+    with _summarizer(model, base_url) as summarizer, _store(database_url, schema) as store:
         record = _session(store, session)
         with render.compaction_progress() as on_progress:
             stats = turnfold.compact_session(
                 session,
                 store,
-                Summarizer(loaded),
+                summarizer,
                 fresh_tail_count=fresh_tail_count,
                 leaf_chunk_tokens=leaf_chunk_tokens,
                 condensed_min_fanout=condensed_min_fanout,
                 max_condense_depth=max_condense_depth,
                 on_progress=on_progress,
+                on_outcome=outcomes.append,
             )
-        render.compacted(record, _session(store, session), stats, as_json=as_json)
+        render.compacted(record, _session(store, session), stats, outcomes[-1], as_json=as_json)
+
+
+@app.command(epilog="Example: turnfold refold chats-1 --model openai:gpt-5-mini --database-url sqlite:///chats.db")
+def refold(
+    session: SessionId,
+    model: Annotated[
+        str, typer.Option(help="One such as openai:gpt-5-mini or anthropic:claude-haiku-4-5, or extractive (offline).")
+    ],
+    database_url: DatabaseUrl,
+    schema: Schema = None,
+    stale: Annotated[
+        list[StaleFor] | None, typer.Option(help="What to make again; may be given several times.  [default: fallback]")
+    ] = None,
+    max_model_calls: Annotated[int | None, typer.Option(help="At most about so many calls of the model.")] = None,
+    base_url: BaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make summaries again from their sources, now that the model is back or another one is to do it."""
+    outcomes: list[turnfold.Outcome] = []
+    with _summarizer(model, base_url) as summarizer, _store(database_url, schema) as store:
+        _session(store, session)
+        with render.refold_progress() as on_progress:
+            stats = turnfold.refold_session(
+                session,
+                store,
+                summarizer,
+                stale=[reason.value for reason in stale or [StaleFor.fallback]],
+                max_model_calls=max_model_calls,
+                on_progress=on_progress,
+                on_outcome=outcomes.append,
+            )
+        render.refolded(_session(store, session), stats, outcomes[-1], as_json=as_json)
 
 
 @app.command(epilog="Example: turnfold status --database-url sqlite:///chats.db")
@@ -262,6 +300,16 @@ def _engine(url: str, *, may_create: bool = False) -> Iterator[Engine]:
 def _store(url: str, schema: str | None) -> Iterator[SqlRepository]:
     with _engine(url) as engine:
         yield SqlRepository(engine, schema)
+
+
+@contextmanager
+def _summarizer(model: str, base_url: str | None) -> Iterator[Summarizer]:
+    loaded = turnfold.load_model(model, base_url=base_url)
+    try:
+        yield Summarizer(loaded)
+    finally:
+        if isinstance(loaded, LLM):
+            loaded.close()
 
 
 def _session(store: SqlRepository, session_id: str) -> turnfold.SessionRecord:

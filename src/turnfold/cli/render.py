@@ -23,7 +23,17 @@ from rich.text import Text
 from rich.tree import Tree
 
 import turnfold
-from turnfold import CompactionStats, Context, Fault, SessionRecord, SqlRepository, SummaryRecord, Turn
+from turnfold import (
+    CompactionStats,
+    Context,
+    Fault,
+    Outcome,
+    RefoldStats,
+    SessionRecord,
+    SqlRepository,
+    SummaryRecord,
+    Turn,
+)
 from turnfold.content import readable_calls, readable_text
 from turnfold.integrations.openai_messages import Imported
 
@@ -51,7 +61,7 @@ def progress(title: str, *, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def compaction_progress() -> Iterator[turnfold.compaction.OnProgress]:
+def compaction_progress() -> Iterator[turnfold.running.OnProgress]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -69,6 +79,19 @@ def compaction_progress() -> Iterator[turnfold.compaction.OnProgress]:
         yield show
 
 
+@contextmanager
+def refold_progress() -> Iterator[turnfold.refolding.OnRefoldProgress]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("summaries"), console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("Making again", total=None)
+
+        def show(step: turnfold.RefoldProgress) -> None:
+            title = f"Making again, depth {step.depth}"
+            bar.update(task, description=title, completed=step.summaries_done, total=step.summaries_to_do)
+
+        yield show
+
+
 def imported(found: Iterable[Imported], *, as_json: bool) -> None:
     if as_json:
         _print_json(list(found))
@@ -77,17 +100,39 @@ def imported(found: Iterable[Imported], *, as_json: bool) -> None:
         _say(f"{item.session_id}: {item.turns:,} turns, {item.added:,} new")
 
 
-def compacted(before: SessionRecord, after: SessionRecord, stats: CompactionStats, *, as_json: bool) -> None:
+# What people read where nothing was written; the others are raised as errors.
+_REASONS = {
+    Outcome.NOTHING_TO_FOLD: "nothing to fold",
+    Outcome.PENDING_CALL: "nothing to fold before a tool call that waits for its answer",
+}
+
+
+def compacted(
+    before: SessionRecord, after: SessionRecord, stats: CompactionStats, outcome: Outcome, *, as_json: bool
+) -> None:
     if as_json:
-        _print_json({**stats, "active_tokens_before": before.active_tokens, "active_tokens_after": after.active_tokens})
+        tokens = {"active_tokens_before": before.active_tokens, "active_tokens_after": after.active_tokens}
+        _print_json({**stats, "outcome": outcome, **tokens})
     elif not stats["tiers_used"]:
-        _say(f"{after.id}: nothing to fold; the active context has {after.active_tokens:,} tokens")
+        _say(f"{after.id}: {_REASONS.get(outcome, outcome)}; the active context has {after.active_tokens:,} tokens")
     else:
         _say(
             f"{after.id}: {stats['turns_compacted']:,} turns folded into {stats['leaf_summaries_created']:,} leaves, "
             f"{stats['condensed_summaries_created']:,} condensed summaries; "
             f"the active context went from {before.active_tokens:,} to {after.active_tokens:,} tokens"
         )
+
+
+def refolded(after: SessionRecord, stats: RefoldStats, outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        _print_json({**stats, "outcome": outcome, "active_tokens": after.active_tokens})
+        return
+    kept = f", {stats['summaries_kept']:,} kept (the model had none better)" if stats["summaries_kept"] else ""
+    more = "; more are left, call again" if outcome is Outcome.MAX_MODEL_CALLS else ""
+    _say(
+        f"{after.id}: {stats['summaries_refolded']:,} summaries made again{kept}{more}; "
+        f"the active context has {after.active_tokens:,} tokens"
+    )
 
 
 def sessions(found: Sequence[SessionRecord], *, as_json: bool) -> None:

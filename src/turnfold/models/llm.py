@@ -205,7 +205,10 @@ def _answer(response: Any) -> Answer:
     finish: Finish = {"length": "length", "content_filter": "content_filter"}.get(response.finish_reason, "stop")  # type: ignore[assignment]
     if "refusal" in details or details.get("finish_reason") == "refusal":
         finish = "refusal"
-    return Answer(text, finish=finish)
+    usage = response.usage
+    return Answer(
+        text, finish=finish, input_tokens=usage.input_tokens or None, output_tokens=usage.output_tokens or None
+    )
 
 
 class _Passing(Exception):

@@ -30,13 +30,25 @@ class Prompt(str):
 
 
 class Answer(str):
-    """An answer that tells how it ended: only one that stopped by itself becomes a summary."""
+    """An answer that tells how it ended, for only one that stopped by itself becomes a summary, and the tokens that
+    the provider counted for it (None: not told), which the summary's record keeps."""
 
     finish: Finish
+    input_tokens: int | None
+    output_tokens: int | None
 
-    def __new__(cls, text: str, *, finish: Finish = "stop") -> Answer:
+    def __new__(
+        cls,
+        text: str,
+        *,
+        finish: Finish = "stop",
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> Answer:
         answer = super().__new__(cls, text)
         answer.finish = finish
+        answer.input_tokens = input_tokens
+        answer.output_tokens = output_tokens
         return answer
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from turnfold.errors import DatabaseUnavailable
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import operations, queries
+from turnfold.sql import operations, queries, upkeep
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
 from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
@@ -99,8 +99,13 @@ class AsyncSqlRepository(SqlShell):
     async def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
         return await self._read(queries.uncompacted_summaries, session_id, depth)
 
-    async def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
-        return await self._read(queries.newest_leaf, session_id)
+    async def get_newest_leaf(self, session_id: str, *, before_position: int | None = None) -> SummaryRecord | None:
+        return await self._read(queries.newest_leaf, session_id, before_position)
+
+    async def get_stale_summaries(
+        self, session_id: str, *, max_attempts: int | None = None, limit: int | None = None
+    ) -> list[SummaryRecord]:
+        return await self._read(queries.stale_summaries, session_id, max_attempts, limit)
 
     async def get_summary(self, summary_id: str) -> SummaryRecord:
         return await self._read(operations.get_summary, summary_id)
@@ -115,6 +120,9 @@ class AsyncSqlRepository(SqlShell):
 
     async def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
         await self._write(operations.add_summary, summary, lease, utc_now())
+
+    async def replace_summaries(self, summaries: Sequence[SummaryRecord], *, lease: Lease | None = None) -> None:
+        await self._write(operations.replace_summaries, summaries, lease, utc_now())
 
     async def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
         await self._read(operations.mark_summary_compacted, summary_id, parent_id)
@@ -138,10 +146,10 @@ class AsyncSqlRepository(SqlShell):
     async def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
     ) -> list[tuple[int, str]]:
-        return await self._read(queries.coverage, session_id, after_position, limit)
+        return await self._read(upkeep.coverage, session_id, after_position, limit)
 
     async def get_orphans(self) -> list[str]:
-        return await self._read(queries.orphans)
+        return await self._read(upkeep.orphans)
 
     async def recount_session(self, session_id: str) -> None:
         await self._write(operations.recount_session, session_id, utc_now())

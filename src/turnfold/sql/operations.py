@@ -7,7 +7,7 @@ stand in `queries.py`; here stand the promises of `turnfold.repository`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
-from turnfold.records import GIVEN_BY_CALLER, Lease, SummaryRecord, Turn, derived_turn_id
-from turnfold.sql import queries
+from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
+from turnfold.sql import queries, upkeep
 
 
 def append_turns(
@@ -77,14 +77,53 @@ def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, n
         raise _lease_lost(lease)
     if row is None:
         raise InvalidSummary(f"summary {summary.id}: session {summary.session_id!r} has no turn to be a source")
-    if not summary.content.strip():
-        raise InvalidSummary(f"summary {summary.id} is empty; a summary must say something")
+    _check_says_something(summary)
     if summary.parent_id is not None:
         raise InvalidSummary(f"summary {summary.id}: a new summary has no parent yet, not {summary.parent_id}")
     if summary.depth == 0:
         _add_leaf(session, summary, row.covered_position)
     else:
         _add_condensed(session, summary)
+
+
+def replace_summaries(session: Session, new: Sequence[SummaryRecord], lease: Lease | None, now: datetime) -> None:
+    old: SummaryRecord | None = None
+    for index, summary in enumerate(new):
+        if index == 0:
+            row = queries.touch_session(session, summary.session_id, now)
+            if lease is not None and not _is_held(lease, row):
+                raise _lease_lost(lease)
+        elif summary.id != new[index - 1].parent_id:
+            raise InvalidSummary(f"summary {summary.id} is not the parent of {new[index - 1].id}; name a chain upwards")
+        old = get_summary(session, summary.id)
+        _check_replacement(session, summary, old)
+        queries.replace_summary(session, summary)
+    if old is not None and (new[-1].content, new[-1].token_count) != (old.content, old.token_count):
+        _count_replacement(session, new[-1], old)
+
+
+def _check_replacement(session: Session, summary: SummaryRecord, old: SummaryRecord) -> None:
+    kept = {f.name: getattr(old, f.name) for f in fields(SummaryRecord) if f.name not in REPLACEABLE_FIELDS}
+    differing = [name for name, value in kept.items() if getattr(summary, name) != value]
+    if differing:
+        raise InvalidSummary(
+            f"summary {summary.id}: its {differing[0]} is {kept[differing[0]]!r} and never changes; a summary that is "
+            "made again keeps its sources and its place"
+        )
+    _check_says_something(summary)
+    tokens = queries.child_tokens(session, summary.id) if summary.depth else old.source_token_count
+    _check_derived(summary, {"source_token_count": tokens})
+
+
+def _count_replacement(session: Session, summary: SummaryRecord, old: SummaryRecord) -> None:
+    tokens = summary.token_count - old.token_count
+    if summary.parent_id is None:
+        queries.count_replaced(session, summary.session_id, tokens)
+    elif not queries.count_replaced_child(session, summary.parent_id, tokens):
+        raise InvalidSummary(
+            f"summary {summary.id}: its parent {summary.parent_id} would not be smaller than its children any more; "
+            "replace both in one call"
+        )
 
 
 def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) -> None:
@@ -128,7 +167,7 @@ def release_lease(session: Session, lease: Lease, now: datetime) -> None:
 def recount_session(session: Session, session_id: str, now: datetime) -> None:
     row = queries.touch_session(session, session_id, now)
     if row is not None:
-        queries.set_session(session, session_id, **queries.recounted(session, session_id))
+        queries.set_session(session, session_id, **upkeep.recounted(session, session_id))
         if row.lease_owner is not None and not _lasts(session, row):
             queries.set_session(session, session_id, lease_owner=None, lease_expires_at=None)
 
@@ -142,7 +181,7 @@ def erase_session(session: Session, session_id: str, now: datetime) -> bool:
             f"session {session_id!r} is being compacted by {row.lease_owner}, until {row.lease_expires_at} at the "
             "longest; nothing was erased; erase it when that is over"
         )
-    queries.delete_session(session, session_id)
+    upkeep.delete_session(session, session_id)
     return True
 
 
@@ -244,6 +283,11 @@ def _add_condensed(session: Session, summary: SummaryRecord) -> None:
     if queries.set_parent(session, summary) != len(found):
         raise InvalidSummary(f"summary {summary.id}: some of its children have a parent already; plan it again")
     queries.count_folded(session, summary)
+
+
+def _check_says_something(summary: SummaryRecord) -> None:
+    if not summary.content.strip():
+        raise InvalidSummary(f"summary {summary.id} is empty; a summary must say something")
 
 
 def _check_derived(summary: SummaryRecord, derived: Mapping[str, object]) -> None:

@@ -25,6 +25,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -211,7 +212,7 @@ class TurnRow(Base):
 
 
 class SummaryRow(Base):
-    """One row a summary; afterwards only its parent is ever set, once."""
+    """One row a summary; its parent is set once, and a new text where it is made again."""
 
     __tablename__ = "turnfold_summaries"
 
@@ -231,6 +232,12 @@ class SummaryRow(Base):
     model: Mapped[str] = mapped_column(EscapedText)
     counter: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(UTCDateTime)
+    # With defaults of the database: an older process that still writes beside this one knows nothing of these.
+    prompt_version: Mapped[str] = mapped_column(EscapedText, server_default=text("''"))
+    input_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    output_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    is_outdated: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    refold_attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
 
     __table_args__ = (
         UniqueConstraint("session_id", "depth", "first_position"),
@@ -244,6 +251,13 @@ class SummaryRow(Base):
             "first_position",
             sqlite_where=text("parent_id IS NULL"),
             postgresql_where=text("parent_id IS NULL"),
+        ),
+        Index(
+            "ix_turnfold_summaries_stale",
+            "session_id",
+            "last_position",
+            sqlite_where=text("tier = 'fallback' OR is_outdated"),
+            postgresql_where=text("tier = 'fallback' OR is_outdated"),
         ),
     )
 

@@ -1,7 +1,8 @@
-"""Every SQL statement of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
+"""The SQL statements of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
 
-Statements only: what an operation of the repository makes of them stands in `operations.py`. The first statement of
-every writing operation is a write, so that SQLite takes its write lock at once and never has to upgrade a read lock.
+Statements only: what an operation of the repository makes of them stands in `operations.py`; those of looking after the
+store stand in `upkeep.py`. The first statement of every writing operation is a write, so that SQLite takes its write
+lock at once and never has to upgrade a read lock.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, cast
 
-from sqlalchemy import Dialect, Row, Select, Table, and_, delete, func, insert, select, text, update
+from sqlalchemy import Dialect, Row, Select, Table, and_, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from turnfold.records import SessionRecord, SummaryRecord, Turn
+from turnfold.records import REPLACEABLE_FIELDS, SessionRecord, SummaryRecord, Turn
 from turnfold.sql.orm import SessionRow, SummaryRow, SummarySourceRow, TurnRow
 
 # Tables, not mapped classes: rows become the records of turnfold, and no identity map is wanted between them.
@@ -78,6 +79,11 @@ def count_appended(session: Session, session_id: str, last_position: int, tokens
         active_tokens=sessions.c.active_tokens + tokens,
         total_tokens=sessions.c.total_tokens + tokens,
     )
+
+
+def count_replaced(session: Session, session_id: str, tokens: int) -> None:
+    """The active context holds a summary with so many tokens more."""
+    set_session(session, session_id, active_tokens=sessions.c.active_tokens + tokens)
 
 
 def count_folded(session: Session, summary: SummaryRecord, **values: Any) -> None:
@@ -242,72 +248,44 @@ def summaries_within(session: Session, summary: SummaryRecord, depth: int) -> li
     return _read_summaries(session, statement.order_by(summaries.c.first_position))
 
 
-def newest_leaf(session: Session, session_id: str) -> SummaryRecord | None:
+def newest_leaf(session: Session, session_id: str, before_position: int | None) -> SummaryRecord | None:
     statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.depth == 0)
+    if before_position is not None:
+        statement = statement.where(summaries.c.first_position < before_position)
     found = _read_summaries(session, statement.order_by(summaries.c.first_position.desc()).limit(1))
     return found[0] if found else None
 
 
-# Looking after
-
-
-def coverage(session: Session, session_id: str, position: int, limit: int | None) -> list[tuple[int, str]]:
-    statement = select(sources.c.position, sources.c.summary_id).where(
-        sources.c.session_id == session_id, sources.c.position > position
+def stale_summaries(
+    session: Session, session_id: str, max_attempts: int | None, limit: int | None
+) -> list[SummaryRecord]:
+    # The condition of the partial index, in its words: neither database uses it for others.
+    statement = select(*summaries.c).where(
+        summaries.c.session_id == session_id, text("(tier = 'fallback' OR is_outdated)")
     )
-    rows = session.execute(statement.order_by(sources.c.position).limit(limit))
-    return [(row.position, row.summary_id) for row in rows]
+    if max_attempts is not None:
+        statement = statement.where(summaries.c.refold_attempts < max_attempts)
+    newest_first = (summaries.c.last_position.desc(), summaries.c.depth)
+    return _read_summaries(session, statement.order_by(*newest_first).limit(limit))
 
 
-def recounted(session: Session, session_id: str) -> dict[str, int]:
-    """What the row of a session must count."""
-    mine = turns.c.session_id == session_id
-    same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
-    is_covered = select(sources.c.position).where(same_turn).exists()
-    uncompacted = and_(summaries.c.session_id == session_id, summaries.c.parent_id.is_(None))
-    found = {
-        "last_position": select(func.max(turns.c.position)).where(mine),
-        "covered_position": select(func.max(sources.c.position)).where(sources.c.session_id == session_id),
-        "total_tokens": select(func.sum(turns.c.token_count)).where(mine),
-        "uncovered_tokens": select(func.sum(turns.c.token_count)).where(mine, ~is_covered),
-        "summary_tokens": select(func.sum(summaries.c.token_count)).where(uncompacted),
-    }
-    counts = {name: int(session.scalar(statement) or 0) for name, statement in found.items()}
-    counts["active_tokens"] = counts.pop("uncovered_tokens") + counts.pop("summary_tokens")
-    return counts
+def replace_summary(session: Session, summary: SummaryRecord) -> None:
+    values = {name: getattr(summary, name) for name in REPLACEABLE_FIELDS}
+    session.execute(update(summaries).where(summaries.c.id == summary.id).values(**values))
 
 
-def orphans(session: Session) -> list[str]:
-    """What rows name but is not there; foreign keys allow none where they are enforced."""
-    parents = summaries.alias()
-    same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
-    of_session = {table: table.c.session_id == sessions.c.id for table in (turns, summaries)}
-    lonely = {
-        "turns of session {!r}, which has no row": select(turns.c.session_id)
-        .outerjoin(sessions, of_session[turns])
-        .where(sessions.c.id.is_(None)),
-        "summaries of session {!r}, which has no row": select(summaries.c.session_id)
-        .outerjoin(sessions, of_session[summaries])
-        .where(sessions.c.id.is_(None)),
-        "summary {}, whose parent {} is missing": select(summaries.c.id, summaries.c.parent_id)
-        .outerjoin(parents, parents.c.id == summaries.c.parent_id)
-        .where(summaries.c.parent_id.is_not(None), parents.c.id.is_(None)),
-        "sources of session {!r} that name summary {}, which is missing": select(
-            sources.c.session_id, sources.c.summary_id
-        )
-        .outerjoin(summaries, summaries.c.id == sources.c.summary_id)
-        .where(summaries.c.id.is_(None)),
-        "sources of session {!r} that name turns which are missing": select(sources.c.session_id)
-        .outerjoin(turns, same_turn)
-        .where(turns.c.id.is_(None)),
-    }
-    return [line.format(*row) for line, statement in lonely.items() for row in session.execute(statement.distinct())]
+def count_replaced_child(session: Session, parent_id: str, tokens: int) -> bool:
+    """Let a parent count `tokens` more for its children, and mark it outdated; whether it stays smaller than them."""
+    statement = (
+        update(summaries)
+        .where(summaries.c.id == parent_id, summaries.c.token_count < summaries.c.source_token_count + tokens)
+        .values(source_token_count=summaries.c.source_token_count + tokens, is_outdated=True)
+    )
+    return len(session.execute(statement.returning(summaries.c.id)).all()) == 1
 
 
-def delete_session(session: Session, session_id: str) -> None:
-    for table in (sources, summaries, turns):
-        session.execute(delete(table).where(table.c.session_id == session_id))
-    session.execute(delete(sessions).where(sessions.c.id == session_id))
+def child_tokens(session: Session, parent_id: str) -> int:
+    return session.scalar(select(func.sum(summaries.c.token_count)).where(summaries.c.parent_id == parent_id)) or 0
 
 
 # Records and rows

@@ -17,7 +17,7 @@ from sqlalchemy.orm import ORMExecuteState, Session
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import operations, queries
+from turnfold.sql import operations, queries, upkeep
 from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
 from turnfold.sql.retrying import delay_before_retry, uncertain
@@ -109,8 +109,13 @@ class SqlRepository(SqlShell):
     def get_uncompacted_summaries(self, session_id: str, *, depth: int | None = None) -> list[SummaryRecord]:
         return self._read(queries.uncompacted_summaries, session_id, depth)
 
-    def get_newest_leaf(self, session_id: str) -> SummaryRecord | None:
-        return self._read(queries.newest_leaf, session_id)
+    def get_newest_leaf(self, session_id: str, *, before_position: int | None = None) -> SummaryRecord | None:
+        return self._read(queries.newest_leaf, session_id, before_position)
+
+    def get_stale_summaries(
+        self, session_id: str, *, max_attempts: int | None = None, limit: int | None = None
+    ) -> list[SummaryRecord]:
+        return self._read(queries.stale_summaries, session_id, max_attempts, limit)
 
     def get_summary(self, summary_id: str) -> SummaryRecord:
         return self._read(operations.get_summary, summary_id)
@@ -123,6 +128,9 @@ class SqlRepository(SqlShell):
 
     def add_summary(self, summary: SummaryRecord, *, lease: Lease | None = None) -> None:
         self._write(operations.add_summary, summary, lease, utc_now())
+
+    def replace_summaries(self, summaries: Sequence[SummaryRecord], *, lease: Lease | None = None) -> None:
+        self._write(operations.replace_summaries, summaries, lease, utc_now())
 
     def mark_summary_compacted(self, summary_id: str, parent_id: str) -> None:
         self._read(operations.mark_summary_compacted, summary_id, parent_id)
@@ -139,10 +147,10 @@ class SqlRepository(SqlShell):
     def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
     ) -> list[tuple[int, str]]:
-        return self._read(queries.coverage, session_id, after_position, limit)
+        return self._read(upkeep.coverage, session_id, after_position, limit)
 
     def get_orphans(self) -> list[str]:
-        return self._read(queries.orphans)
+        return self._read(upkeep.orphans)
 
     def recount_session(self, session_id: str) -> None:
         self._write(operations.recount_session, session_id, utc_now())
