@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from turnfold.sql.engine import create_engine
 from turnfold.sql.migrate import TABLE_PREFIX, VERSION_TABLE
-from turnfold.sql.orm import Base
+from turnfold.sql.tables import metadata
 
 
 def include_name(name: str | None, type_: str, parent_names: object) -> bool:
@@ -24,7 +24,7 @@ def include_name(name: str | None, type_: str, parent_names: object) -> bool:
 def run(connection: Connection | None, **options: object) -> None:
     context.configure(
         connection=connection,
-        target_metadata=Base.metadata,
+        target_metadata=metadata,
         version_table=VERSION_TABLE,
         version_table_schema=context.config.attributes.get("schema"),
         include_name=include_name,

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 
 from tests.databases import Postgres, postgres_server
 from turnfold import SqlRepository, create_engine, migrate
-from turnfold.sql.orm import Base
+from turnfold.sql.tables import metadata
 
 settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=100, suppress_health_check=list(HealthCheck)
@@ -82,7 +82,7 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 def empty(url: str) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE " + ", ".join(Base.metadata.tables)))
+        connection.execute(text("TRUNCATE " + ", ".join(metadata.tables)))
     engine.dispose()
 
 

@@ -24,7 +24,7 @@ from turnfold import (
     migrate,
     repair,
 )
-from turnfold.sql.orm import Base
+from turnfold.sql.tables import metadata
 from turnfold.testing import leaf_of, some_turns
 
 DAMAGE = {
@@ -198,7 +198,7 @@ class TestErase:
     def test_nothing_of_the_session_is_left_in_any_table(self, folded: SqlRepository, engine: Engine) -> None:
         assert erase_session("s", folded) is True
         with engine.connect() as connection:
-            for table in Base.metadata.sorted_tables:
+            for table in metadata.sorted_tables:
                 key = "id" if table.name == "turnfold_sessions" else "session_id"
                 rows = connection.execute(text(f"SELECT count(*) FROM {table.name} WHERE {key} = 's'"))
                 assert rows.scalar_one() == 0

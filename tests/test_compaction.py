@@ -452,7 +452,10 @@ class TestOneWorker:
         with pytest.raises(CompactionInProgress, match="somebody else"):
             compact_session("s", store, summarizer(), wait_seconds=0.1)
 
-    def test_the_lease_is_renewed_before_each_call_of_the_model(self, store: SqlRepository) -> None:
+    def test_the_lease_is_renewed_before_a_call_of_the_model_once_a_share_of_it_has_passed(
+        self, store: SqlRepository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("turnfold.running.SHARE_BEFORE_RENEWAL", 0.0)
         turns = store.append_turns("s", [Turn("tool", "a line of a log, 5 errors\n" * 1_000), *some_turns(16)])
         seen: list[Any] = []
 
@@ -467,6 +470,19 @@ class TestOneWorker:
         assert len(seen) > 10
         assert seen == sorted(set(seen)), "two calls of the model without a renewal between them"
         check_invariants(store, "s", turns)
+
+    def test_calls_that_follow_quickly_share_a_renewal(self, store: SqlRepository) -> None:
+        store.append_turns("s", some_turns(100))
+        ends: set[Any] = set()
+
+        def model(prompt: str) -> str:
+            session = store.get_session("s")
+            assert session is not None
+            ends.add(session.lease_expires_at)
+            return "They agreed."
+
+        compact_session("s", store, Summarizer(model), leaf_chunk_tokens=200)
+        assert len(ends) == 1
 
     def test_the_lease_is_free_again_afterwards(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(100))

@@ -1,6 +1,6 @@
 """The four tables: sessions, turns, summaries and the turns that each leaf covers.
 
-Types are SQLAlchemy's own, not those of `turnfold.sql.orm`: a migration stays what it was when the models move on.
+Types are SQLAlchemy's own, not those of `turnfold.sql.tables`: a migration stays what it was when the models move on.
 """
 
 from __future__ import annotations

@@ -28,8 +28,12 @@ async def compact(
 
     async def work(run: Run) -> Outcome:
         nonlocal stats
-        await Refolding(run).refold_newest_fallbacks()
-        folding = Folding(run, limits, need)
+        session = await run.store.get_session(session_id)
+        if session is None:  # erased meanwhile
+            return Outcome.NOTHING_TO_FOLD
+        if session.covered_position:
+            await Refolding(run).refold_newest_fallbacks()
+        folding = Folding(run, session, limits, need)
         stats = folding.stats
         return await folding.fold()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnfold.outcomes import Outcome, log
 from turnfold.planning import Chunk, Limits, batches_to_condense, next_chunk
-from turnfold.records import CompactionStats, Progress, SummaryRecord, Turn, derived_summary_id
+from turnfold.records import CompactionStats, Progress, SessionRecord, SummaryRecord, Turn, derived_summary_id
 from turnfold.repository import AsyncRepository
 from turnfold.running import Made, Run
 from turnfold.summarizer import DEFAULT_MAX_INPUT_TOKENS
@@ -42,13 +42,15 @@ class WhileOver:
 class Folding:
     """One compaction: its stats, and why it ended."""
 
-    def __init__(self, run: Run, limits: Limits, need: Always | WhileOver) -> None:
+    def __init__(self, run: Run, session: SessionRecord, limits: Limits, need: Always | WhileOver) -> None:
         self.stats = no_stats()
         self._run = run
+        self._session = session
         self._store = run.store
         self._limits = limits
         self._need = need
-        self._turns_to_compact = 0
+        evictable = session.last_position - limits.fresh_tail_count
+        self._turns_to_compact = evictable - session.covered_position
 
     async def fold(self) -> Outcome:
         ended = await self._fold_leaves()
@@ -57,11 +59,8 @@ class Folding:
         return Outcome.COMPACTED if self.stats["tiers_used"] and not is_bound else ended
 
     async def _fold_leaves(self) -> Outcome:
-        session = await self._store.get_session(self._run.session_id)
-        if session is None:
-            return Outcome.NOTHING_TO_FOLD
-        self._turns_to_compact = session.last_position - session.covered_position - self._limits.fresh_tail_count
-        newest = await self._store.get_newest_leaf(session.id)
+        session = self._session
+        newest = await self._store.get_newest_leaf(session.id) if session.covered_position else None
         prior_summary = newest.content if newest else ""
         turns: list[Turn] = []
         is_complete = False

@@ -101,6 +101,11 @@ def next_chunk(turns: Sequence[Turn], limits: Limits, *, last_position: int, is_
     `turns` are the session's first uncovered turns, pinned ones aside; `is_complete` says that no more follow.
     `last_position` is the session's, from which the fresh tail counts.
     """
+    enough = _length_looked_at(turns, limits)
+    if enough < len(turns):
+        chunk = next_chunk(turns[:enough], limits, last_position=last_position, is_complete=False)
+        if chunk.is_settled:
+            return chunk
     before_tail = _length_before_tail(turns, limits, last_position)
     evictable = _length_before_pending(turns, limits, last_position, before_tail)
     length, tokens, is_full = 0, 0, False
@@ -168,13 +173,32 @@ def _group_starts(turns: Sequence[Turn], limits: Limits) -> list[int]:
     """For each turn the index of the call that it answers, its own where it answers none of these turns."""
     starts = list(range(len(turns)))
     call_at: dict[str, int] = {}
-    for index, turn in enumerate(turns):
+    for index, turn in _with_tools(turns):
         for id in answered_ids(turn):
             call = call_at.get(id)
             if call is not None and turn.position - turns[call].position <= limits.answer_window:
                 starts[index] = min(starts[index], call)
         call_at.update(dict.fromkeys(call_ids(turn), index))
     return starts
+
+
+def _with_tools(turns: Sequence[Turn]) -> list[tuple[int, Turn]]:
+    """The turns that may make a call or answer one, with their index: mostly few."""
+    return [
+        (index, turn)
+        for index, turn in enumerate(turns)
+        if turn.tool_calls or turn.tool_call_id is not None or isinstance(turn.content, list)
+    ]
+
+
+def _length_looked_at(turns: Sequence[Turn], limits: Limits) -> int:
+    """How many turns nearly always settle a chunk: those that fill it, and those that may still answer its calls."""
+    tokens = 0
+    for index, turn in enumerate(turns):
+        tokens += turn.token_count
+        if tokens > limits.leaf_chunk_tokens:
+            return min(len(turns), index + limits.answer_window + 2)
+    return len(turns)
 
 
 def _length_before_tail(turns: Sequence[Turn], limits: Limits, last_position: int) -> int:
@@ -192,7 +216,7 @@ def _length_before_pending(turns: Sequence[Turn], limits: Limits, last_position:
 def _pending_calls(turns: Sequence[Turn], limits: Limits) -> list[int]:
     waiting: dict[str, int] = {}
     pending = set()
-    for index, turn in enumerate(turns):
+    for index, turn in _with_tools(turns):
         for id in answered_ids(turn):
             waiting.pop(id, None)
         for id in call_ids(turn):

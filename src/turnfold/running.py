@@ -27,7 +27,10 @@ OnProgress = Callable[[Progress], None]
 OnOutcome = Callable[[Outcome], None]
 
 LEASE_SECONDS = 600.0
-"""How long a lease lasts from each model call on: longer than a model may take, and what a dead worker blocks."""
+"""How long a lease lasts: longer than a model may take for one call, and what a dead worker blocks."""
+
+SHARE_BEFORE_RENEWAL = 0.05
+"""A lease is renewed before a call of the model once so much of it has passed: not for calls that follow quickly."""
 
 POLL_SECONDS = 0.5
 """How often a caller that waits asks for the lease."""
@@ -36,7 +39,7 @@ POLL_SECONDS = 0.5
 @dataclass(frozen=True)
 class Worker:
     """Who works: with which store and summarizer, and, handed in like these, how it sleeps, what keeps the release of
-    the lease from being cancelled, and how long the lease lasts from each call of the model on."""
+    the lease from being cancelled, and how long the lease lasts."""
 
     store: AsyncRepository
     summarizer: AsyncSummarizerProtocol
@@ -120,7 +123,7 @@ class Run:
         self.session_id = session_id
         self.lease = lease
         self._calls = 0
-        self._started = worker.clock()
+        self._started = self._renewed = worker.clock()
         takes_hook = getattr(worker.summarizer, "takes_before_call", False)
         self._hook: dict[str, Any] = {"before_call": self._renew_lease} if takes_hook else {}
 
@@ -165,5 +168,8 @@ class Run:
             await self._renew_lease()
 
     async def _renew_lease(self) -> None:
-        self.lease = await self.store.renew_lease(self.lease, seconds=self.worker.lease_seconds)
         self._calls += 1
+        now = self.worker.clock()
+        if now - self._renewed >= self.worker.lease_seconds * SHARE_BEFORE_RENEWAL:
+            self.lease = await self.store.renew_lease(self.lease, seconds=self.worker.lease_seconds)
+            self._renewed = now

@@ -144,7 +144,7 @@ class SummarizerCore:
         self, summaries: Sequence[SummaryRecord], target_tokens: int, before_call: BeforeCall | None
     ) -> Summarized:
         check_count("target_tokens", target_tokens, at_least=1)
-        source_tokens = sum(self._counter.count(summary.content) for summary in summaries)
+        source_tokens = sum(self._summary_tokens(summary) for summary in summaries)
         target = min(target_tokens, max(1, source_tokens // 2))
         depth = 1 + max((summary.depth for summary in summaries), default=0)
         return await self._summarize(_Task(depth, chapters(summaries), source_tokens, target), "", before_call)
@@ -152,6 +152,10 @@ class SummarizerCore:
     def _turn_tokens(self, turn: Turn) -> int:
         is_counted = turn.counter == self._counter.name
         return turn.token_count if is_counted else count_turn(self._counter, turn)
+
+    def _summary_tokens(self, summary: SummaryRecord) -> int:
+        is_counted = summary.counter == self._counter.name
+        return summary.token_count if is_counted else self._counter.count(summary.content)
 
     async def _summarize(self, task: _Task, prior_summary: str, before_call: BeforeCall | None) -> Summarized:
         asking = _Asking(self._model, self.model_name, before_call)

@@ -20,14 +20,14 @@ def transcript(turns: Sequence[Turn]) -> str:
     lines: list[str] = []
     day = minute = ""
     for turn in turns:
-        time = turn.created_at.astimezone(UTC) if turn.created_at else None
-        if time and day != f"{time:%Y-%m-%d}":
-            day = f"{time:%Y-%m-%d}"
+        time = turn.created_at.astimezone(UTC).isoformat(" ", "minutes") if turn.created_at else ""
+        if time and day != time[:10]:
+            day = time[:10]
             lines.append(f"— {day}, times in UTC —")
-        stamp = f"{time:%H:%M}" if time else ""
+        stamp = time[11:16]
         speaker = " ".join(filter(None, (turn.role, turn.name, stamp if stamp != minute else "")))
         minute = stamp
-        lines += (f"{speaker}{words}".replace("\n", "\n  ") for words in _utterances(turn))
+        lines += [f"{speaker}{words}".replace("\n", "\n  ") for words in _utterances(turn)]
     return "\n".join(lines).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -60,7 +60,7 @@ def pieces_of(text: str, max_tokens: int, counter: TokenCounter) -> Iterator[str
 
 def _utterances(turn: Turn) -> Iterator[str]:
     text = readable_text(turn.content)
-    calls = list(readable_calls(turn))
+    calls = list(readable_calls(turn)) if turn.tool_calls else []
     if text or not calls:
         yield f": {text}"
     for name, arguments in calls:

@@ -28,7 +28,7 @@ from turnfold import (
     extractive,
     load_model,
 )
-from turnfold.models import LLM
+from turnfold.models.llm import LLM
 from turnfold.testing import some_turns
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the providers' own clients

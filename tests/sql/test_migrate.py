@@ -16,10 +16,10 @@ from sqlalchemy import Engine, inspect, text
 
 from turnfold import InvalidArgument, SchemaMismatch, SqlRepository, create_engine, include_name, migrate
 from turnfold.sql.migrate import VERSION_TABLE, _config, _migrations_folder
-from turnfold.sql.orm import Base
+from turnfold.sql.tables import metadata
 from turnfold.testing import some_turns
 
-OURS = {*Base.metadata.tables, VERSION_TABLE}
+OURS = {*metadata.tables, VERSION_TABLE}
 
 
 def tables(engine: Engine, schema: str | None = None) -> set[str]:
@@ -35,14 +35,14 @@ def test_models_and_migrations_agree(empty_engine: Engine) -> None:
     with empty_engine.connect() as connection:
         options = {"include_name": lambda name, type_, _: type_ != "table" or name != VERSION_TABLE}
         context = MigrationContext.configure(connection, opts={**options, "compare_server_default": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, metadata) == []
 
 
 def test_migrating_makes_every_table_and_column_of_the_models(empty_engine: Engine) -> None:
     migrate(empty_engine)
     found = columns(empty_engine)
     assert set(found) == OURS
-    for table in Base.metadata.tables.values():
+    for table in metadata.tables.values():
         assert found[table.name] == {column.name for column in table.columns}
 
 
@@ -111,7 +111,7 @@ def test_a_path_with_a_percent_sign_is_migrated(tmp_path: Path) -> None:
 
 
 def test_tables_without_their_version_table_are_refused_and_left_alone(empty_engine: Engine) -> None:
-    Base.metadata.create_all(empty_engine)
+    metadata.create_all(empty_engine)
     with pytest.raises(SchemaMismatch, match="other migrations made them"):
         migrate(empty_engine)
     assert VERSION_TABLE not in tables(empty_engine)

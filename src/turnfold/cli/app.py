@@ -22,7 +22,7 @@ from turnfold import SqlRepository, Summarizer, TokenBudget, Turn, extractive
 from turnfold.cli import render
 from turnfold.errors import DatabaseUnavailable, UnknownSession, UnreadableConversation
 from turnfold.integrations.openai_messages import STANDARD_INPUT, import_conversations, read_conversations
-from turnfold.models import LLM
+from turnfold.models.llm import LLM
 
 app = typer.Typer(
     name="turnfold",

@@ -1,7 +1,7 @@
 """What turns a prompt into text: any callable, a provider's model, or the built-in offline model."""
 
 from turnfold.models.extraction import extractive
-from turnfold.models.llm import LLM, load_model
+from turnfold.models.loading import load_model
 from turnfold.models.prompt import Answer, Model, Prompt
 
-__all__ = ["LLM", "Answer", "Model", "Prompt", "extractive", "load_model"]
+__all__ = ["Answer", "Model", "Prompt", "extractive", "load_model"]

@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
-from turnfold.errors import DatabaseUnavailable
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import operations, queries, upkeep
-from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
+from turnfold.sql import leases, operations, queries, upkeep
+from turnfold.sql.engine import check_dialect, reading_options, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
 from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
-from turnfold.sql.retrying import delay_before_retry, uncertain
+from turnfold.sql.retrying import Again
 from turnfold.tokens import TokenCounter
 
 __all__ = ["AsyncSqlRepository", "migrate"]
+
+SESSIONS_AT_ONCE = 32
+"""So many transactions are under way at once in an event loop, or as many as the engine's pool keeps open."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +56,8 @@ class AsyncSqlRepository(SqlShell):
     ) -> None:
         super().__init__(engine.sync_engine, schema, token_counter)
         self._engine = engine
-        self._reading = engine.execution_options(**{READ_ONLY: True})
+        self._slots_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._reading = engine.execution_options(**reading_options(engine.sync_engine))
 
     async def bound(self, session: AsyncSession, operation: Callable[[SqlRepository], R]) -> R:
         """Run an operation inside the transaction of `session`: what it writes commits or rolls back with that.
@@ -141,7 +146,7 @@ class AsyncSqlRepository(SqlShell):
         return await self._write(operations.renew_lease, lease, seconds, utc_now())
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._write(operations.release_lease, lease, utc_now())
+        await self._write(leases.give_lease_back, lease, utc_now())
 
     async def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
@@ -166,47 +171,31 @@ class AsyncSqlRepository(SqlShell):
     async def _run(
         self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        for attempt in itertools.count():
-            was_committing = False
-            try:
-                work = self._transaction(bind, operation, *args, **kwargs)
-                return await _uninterrupted(asyncio.ensure_future(work))
-            except _AtCommit as error:
-                was_committing, failure = bind is self._engine, error.failure
-            except DatabaseUnavailable as error:
-                failure = error
-            delay = delay_before_retry(failure, attempt, was_committing=was_committing)
-            if delay is None:
-                raise (uncertain(failure) if was_committing else failure) from failure.__cause__
-            await asyncio.sleep(delay)
-        raise AssertionError("unreachable")
+        async with self._slots():
+            return await self._until_done(bind, operation, *args, **kwargs)
 
-    async def _transaction(
+    async def _until_done(
         self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        is_committing = False
-        try:
-            with translated_errors(self._engine.sync_engine):
-                async with AsyncSession(bind) as session, session.begin():
-                    result: R = await session.run_sync(self._prepared(operation, *args, **kwargs))
-                    is_committing = True
-        except DatabaseUnavailable as error:
-            raise (_AtCommit(error) if is_committing else error) from error.__cause__
-        return result
+        for attempt in itertools.count():
+            # One greenlet for the whole transaction: each further one would cost as much as a statement.
+            work = AsyncSession(bind).run_sync(self._try, attempt, bind is self._engine, operation, *args, **kwargs)
+            result = await _uninterrupted(asyncio.ensure_future(work))
+            if not isinstance(result, Again):
+                return result
+            await asyncio.sleep(result.seconds)
+        raise AssertionError("unreachable")
 
-    def _prepared(self, operation: Callable[..., R], *args: Any, **kwargs: Any) -> Callable[[Session], R]:
-        def run(session: Session) -> R:
-            self._prepare(session)
-            return operation(session, *args, **kwargs)
-
-        return run
-
-
-class _AtCommit(Exception):
-    """The database failed while a transaction committed."""
-
-    def __init__(self, failure: DatabaseUnavailable) -> None:
-        self.failure = failure
+    def _slots(self) -> asyncio.Semaphore:
+        """Who comes when the pool is busy waits here: setting up hundreds of sessions in one turn of the event loop,
+        only for them to wait for a connection, would hold it up. One for each loop: a semaphore belongs to one."""
+        loop = asyncio.get_running_loop()
+        slots = self._slots_of_loop.get(loop)
+        if slots is None:
+            pool = self._engine.sync_engine.pool
+            count = max(SESSIONS_AT_ONCE, pool.size() if isinstance(pool, QueuePool) else 0)
+            slots = self._slots_of_loop[loop] = asyncio.Semaphore(count)
+        return slots
 
 
 async def _uninterrupted(work: asyncio.Future[R]) -> R:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row
-from sqlalchemy.orm import Session
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
-from turnfold.sql import queries, upkeep
+from turnfold.sql import leases, queries, upkeep
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 
 def append_turns(
@@ -68,7 +70,7 @@ def get_source_turns(session: Session, summary_id: str, after_position: int, lim
 
 def get_child_summaries(session: Session, summary_id: str) -> list[SummaryRecord]:
     summary = get_summary(session, summary_id)
-    return queries.summaries_within(session, summary, summary.depth - 1) if summary.depth else []
+    return queries.child_summaries(session, summary) if summary.depth else []
 
 
 def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
@@ -136,32 +138,17 @@ def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) ->
 
 
 def acquire_lease(session: Session, session_id: str, owner: str, seconds: float, now: datetime) -> Lease | None:
-    row = queries.touch_session(session, session_id, now)
-    database_now = queries.database_now(session)
-    if row is None or (row.lease_owner is not None and row.lease_expires_at > database_now):
+    taken = leases.take_lease(session, session_id, owner, seconds, now)
+    if taken is None:
         return None
-    lease = Lease(
-        session_id=session_id,
-        owner=owner,
-        token=row.lease_token + 1,
-        expires_at=database_now + timedelta(seconds=seconds),
-    )
-    _write_lease(session, lease)
-    return lease
+    return Lease(session_id=session_id, owner=owner, token=taken.lease_token, expires_at=taken.lease_expires_at)
 
 
 def renew_lease(session: Session, lease: Lease, seconds: float, now: datetime) -> Lease:
-    if not _is_held(lease, queries.touch_session(session, lease.session_id, now)):
+    expires_at = leases.prolong_lease(session, lease, seconds, now)
+    if expires_at is None:
         raise _lease_lost(lease)
-    renewed = replace(lease, expires_at=queries.database_now(session) + timedelta(seconds=seconds))
-    _write_lease(session, renewed)
-    return renewed
-
-
-def release_lease(session: Session, lease: Lease, now: datetime) -> None:
-    row = queries.touch_session(session, lease.session_id, now)
-    if _is_held(lease, row):
-        queries.set_session(session, lease.session_id, lease_owner=None, lease_expires_at=None)
+    return replace(lease, expires_at=expires_at)
 
 
 def recount_session(session: Session, session_id: str, now: datetime) -> None:
@@ -187,7 +174,7 @@ def erase_session(session: Session, session_id: str, now: datetime) -> bool:
 
 def _lasts(session: Session, row: Row[Any]) -> bool:
     """Whether the lease in the row has not run out, by the database's clock."""
-    return bool(row.lease_expires_at > queries.database_now(session))
+    return bool(row.lease_expires_at > leases.database_now(session))
 
 
 def _check_same(turn: Turn, stored: Turn) -> None:
@@ -258,12 +245,12 @@ def _add_leaf(session: Session, summary: SummaryRecord, covered_position: int) -
     }
     _check_derived(summary, derived)
     queries.insert_summary(session, summary)
-    queries.insert_sources(session, summary, [turn.position for turn in found])
-    queries.count_folded(session, summary, covered_position=summary.last_position)
+    queries.insert_sources(session, summary)
+    queries.count_folded(session, summary)
 
 
 def _add_condensed(session: Session, summary: SummaryRecord) -> None:
-    found = queries.summaries_within(session, summary, summary.depth - 1)
+    found = queries.child_outlines(session, summary)
     if tuple(child.id for child in found) != summary.child_ids or not found:
         raise InvalidSummary(
             f"summary {summary.id}: its children must be all summaries of depth {summary.depth - 1} from position "
@@ -312,14 +299,4 @@ def _lease_lost(lease: Lease) -> LeaseLost:
     return LeaseLost(
         f"{lease.owner} no longer holds the lease of session {lease.session_id!r} (token {lease.token}); it wrote "
         "nothing more; another worker goes on, or call again"
-    )
-
-
-def _write_lease(session: Session, lease: Lease) -> None:
-    queries.set_session(
-        session,
-        lease.session_id,
-        lease_owner=lease.owner,
-        lease_token=lease.token,
-        lease_expires_at=lease.expires_at,
     )

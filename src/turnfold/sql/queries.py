@@ -1,27 +1,38 @@
 """The SQL statements of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
 
-Statements only: what an operation of the repository makes of them stands in `operations.py`; those of looking after the
-store stand in `upkeep.py`. The first statement of every writing operation is a write, so that SQLite takes its write
-lock at once and never has to upgrade a read lock.
+Statements only: what an operation of the repository makes of them stands in `operations.py`. Those that run all the
+time are built in `prepared.py`, those of the lease stand in `leases.py`, those of looking after the store in `upkeep.py`. The first statement of every
+writing operation is a write, so that SQLite takes its write lock at once and never has to upgrade a read lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Dialect, Row, Select, Table, and_, func, insert, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    ColumnElement,
+    Dialect,
+    Row,
+    Select,
+    and_,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 
 from turnfold.records import REPLACEABLE_FIELDS, SessionRecord, SummaryRecord, Turn
-from turnfold.sql.orm import SessionRow, SummaryRow, SummarySourceRow, TurnRow
+from turnfold.sql import prepared
+from turnfold.sql.tables import sessions, summaries, turns
+from turnfold.sql.tables import summary_sources as sources
 
-# Tables, not mapped classes: rows become the records of turnfold, and no identity map is wanted between them.
-sessions, turns = cast(Table, SessionRow.__table__), cast(Table, TurnRow.__table__)
-summaries, sources = cast(Table, SummaryRow.__table__), cast(Table, SummarySourceRow.__table__)
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 SCHEMA = "turnfold_schema"
 """The key in `Session.info` for the PostgreSQL schema of the tables, where they are not on the search path."""
@@ -37,34 +48,13 @@ _TURNS_PER_PAGE = 100
 
 def lock_session(session: Session, session_id: str, now: datetime) -> Row[Any]:
     """Lock the row of a session until the transaction ends; the row is made where there is none."""
-    new = _insert_of_dialect(session)(sessions).values(
-        id=session_id,
-        last_position=0,
-        covered_position=0,
-        active_tokens=0,
-        total_tokens=0,
-        lease_token=0,
-        created_at=now,
-        updated_at=now,
-        attributes={},
-    )
-    statement = new.on_conflict_do_update(index_elements=[sessions.c.id], set_={"updated_at": now})
-    return session.execute(statement.returning(sessions.c.last_position)).one()
-
-
-def _insert_of_dialect(session: Session) -> Any:
-    """The INSERT that knows ON CONFLICT. The engine has imported its own dialect; both would take 40 ms."""
-    if session.get_bind().dialect.name == "sqlite":
-        from sqlalchemy.dialects.sqlite import insert as dialect_insert
-    else:
-        from sqlalchemy.dialects.postgresql import insert as dialect_insert  # type: ignore[assignment]
-    return dialect_insert
+    statement = prepared.lock_session(session.get_bind().dialect.name)
+    return session.execute(statement, {"session_id_": session_id, "now_": now}).one()
 
 
 def touch_session(session: Session, session_id: str, now: datetime) -> Row[Any] | None:
     """Lock the row of a session until the transaction ends, and read it; None where there is none."""
-    statement = update(sessions).where(sessions.c.id == session_id).values(updated_at=now)
-    return session.execute(statement.returning(*sessions.c)).one_or_none()
+    return session.execute(prepared.TOUCH_SESSION, {"session_id_": session_id, "now_": now}).one_or_none()
 
 
 def set_session(session: Session, session_id: str, **values: Any) -> None:
@@ -72,24 +62,23 @@ def set_session(session: Session, session_id: str, **values: Any) -> None:
 
 
 def count_appended(session: Session, session_id: str, last_position: int, tokens: int) -> None:
-    set_session(
-        session,
-        session_id,
-        last_position=last_position,
-        active_tokens=sessions.c.active_tokens + tokens,
-        total_tokens=sessions.c.total_tokens + tokens,
-    )
+    parameters = {"session_id_": session_id, "position_": last_position, "tokens_": tokens}
+    session.execute(prepared.COUNT_APPENDED, parameters)
 
 
 def count_replaced(session: Session, session_id: str, tokens: int) -> None:
     """The active context holds a summary with so many tokens more."""
-    set_session(session, session_id, active_tokens=sessions.c.active_tokens + tokens)
+    session.execute(prepared.COUNT_ACTIVE, {"session_id_": session_id, "tokens_": tokens})
 
 
-def count_folded(session: Session, summary: SummaryRecord, **values: Any) -> None:
-    """The active context now holds the summary in place of its sources."""
-    tokens = sessions.c.active_tokens - summary.source_token_count + summary.token_count
-    set_session(session, summary.session_id, active_tokens=tokens, **values)
+def count_folded(session: Session, summary: SummaryRecord) -> None:
+    """The active context now holds the summary in place of its sources; what a leaf stands for is covered."""
+    tokens = summary.token_count - summary.source_token_count
+    parameters = {"session_id_": summary.session_id, "tokens_": tokens}
+    if summary.depth == 0:
+        session.execute(prepared.COUNT_LEAF, {**parameters, "position_": summary.last_position})
+    else:
+        session.execute(prepared.COUNT_ACTIVE, parameters)
 
 
 def session_record(session: Session, session_id: str) -> SessionRecord | None:
@@ -104,15 +93,6 @@ def session_records(session: Session, after_id: str, limit: int | None) -> list[
 
 def active_tokens(session: Session, session_id: str) -> int:
     return session.scalar(select(sessions.c.active_tokens).where(sessions.c.id == session_id)) or 0
-
-
-def database_now(session: Session) -> datetime:
-    """The time by the database's clock, which all workers share."""
-    if session.get_bind().dialect.name == "sqlite":
-        now = session.scalar(text("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"))
-        return datetime.fromisoformat(str(now)).replace(tzinfo=UTC)
-    found: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    return found.astimezone(UTC)
 
 
 # Turns
@@ -153,19 +133,13 @@ def pinned_turns(session: Session, session_id: str, up_to_position: int | None) 
 
 
 def uncovered_turns(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
-    covered = select(sessions.c.covered_position).where(sessions.c.id == session_id).scalar_subquery()
-    statement = select(*turns.c).where(
-        turns.c.session_id == session_id, turns.c.position > position, turns.c.position > covered, ~turns.c.pinned
-    )
-    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+    statement = prepared.UNCOVERED_TURNS.limit(limit)
+    return list(_read_turns(session, statement, {"session_id_": session_id, "after_": position}))
 
 
 def turn_outlines(session: Session, session_id: str, after: int, up_to: int) -> Sequence[Any]:
     """Position, id, tokens and time of the turns that are not pinned, after a position and up to another."""
-    statement = select(turns.c.position, turns.c.id, turns.c.token_count, turns.c.created_at).where(
-        turns.c.session_id == session_id, turns.c.position > after, turns.c.position <= up_to, ~turns.c.pinned
-    )
-    return session.execute(statement.order_by(turns.c.position)).all()
+    return session.execute(prepared.OUTLINES, {"session_id_": session_id, "after_": after, "up_to_": up_to}).all()
 
 
 def assistant_turns_backwards(session: Session, session_id: str) -> Iterator[Turn]:
@@ -196,12 +170,14 @@ def source_turns(session: Session, summary: SummaryRecord, position: int, limit:
 
 
 def insert_summary(session: Session, summary: SummaryRecord) -> None:
-    session.execute(insert(summaries).values({name: getattr(summary, name) for name in summaries.columns.keys()}))  # noqa: SIM118
+    session.execute(prepared.INSERT_SUMMARY, {name: getattr(summary, name) for name in summaries.columns.keys()})  # noqa: SIM118
 
 
-def insert_sources(session: Session, summary: SummaryRecord, positions: Iterable[int]) -> None:
-    row = {"session_id": summary.session_id, "summary_id": summary.id}
-    session.execute(insert(sources), [{**row, "position": position} for position in positions])
+def insert_sources(session: Session, summary: SummaryRecord) -> None:
+    """Let a leaf cover the turns of its span that are not pinned."""
+    parameters = {"summary_id_": summary.id, "session_id_": summary.session_id}
+    span = {"first_": summary.first_position, "last_": summary.last_position}
+    session.execute(prepared.INSERT_SOURCES, {**parameters, **span})
 
 
 def set_parent(session: Session, summary: SummaryRecord) -> int:
@@ -238,14 +214,27 @@ def uncompacted_summaries(session: Session, session_id: str, depth: int | None) 
     return _read_summaries(session, statement.order_by(summaries.c.first_position))
 
 
-def summaries_within(session: Session, summary: SummaryRecord, depth: int) -> list[SummaryRecord]:
-    """The summaries of a depth that begin within the span of `summary`."""
-    statement = select(*summaries.c).where(
-        summaries.c.session_id == summary.session_id,
-        summaries.c.depth == depth,
-        summaries.c.first_position.between(summary.first_position, summary.last_position),
+def child_summaries(session: Session, summary: SummaryRecord) -> list[SummaryRecord]:
+    return _read_summaries(session, _within(summary, *summaries.c))
+
+
+def child_outlines(session: Session, summary: SummaryRecord) -> Sequence[Any]:
+    """Id, span, time range and counts of the summaries of the depth below that begin within the span of `summary`."""
+    names = ("id", "first_position", "last_position", "time_range_start", "time_range_end")
+    columns = (*names, "descendant_count", "token_count")
+    return session.execute(_within(summary, *(summaries.c[name] for name in columns))).all()
+
+
+def _within(summary: SummaryRecord, *columns: ColumnElement[Any]) -> Select[Any]:
+    return (
+        select(*columns)
+        .where(
+            summaries.c.session_id == summary.session_id,
+            summaries.c.depth == summary.depth - 1,
+            summaries.c.first_position.between(summary.first_position, summary.last_position),
+        )
+        .order_by(summaries.c.first_position)
     )
-    return _read_summaries(session, statement.order_by(summaries.c.first_position))
 
 
 def newest_leaf(session: Session, session_id: str, before_position: int | None) -> SummaryRecord | None:
@@ -304,8 +293,10 @@ def _driver_rows(new: Sequence[Turn], dialect: Dialect) -> Iterator[tuple[Any, .
         yield tuple(row)
 
 
-def _read_turns(session: Session, statement: Select[Any]) -> Iterator[Turn]:
-    return (Turn(**row._asdict()) for row in session.execute(statement))
+def _read_turns(session: Session, statement: Select[Any], parameters: dict[str, Any] | None = None) -> Iterator[Turn]:
+    result = session.execute(statement, parameters)
+    names = tuple(result.keys())
+    return (Turn(**dict(zip(names, row, strict=True))) for row in result)
 
 
 def _read_summaries(session: Session, statement: Select[Any]) -> list[SummaryRecord]:

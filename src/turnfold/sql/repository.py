@@ -10,18 +10,20 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import ORMExecuteState, Session
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import operations, queries, upkeep
-from turnfold.sql.engine import READ_ONLY, check_dialect, translated_errors
+from turnfold.sql import leases, operations, queries, upkeep
+from turnfold.sql.engine import check_dialect, reading_options, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
-from turnfold.sql.retrying import delay_before_retry, uncertain
+from turnfold.sql.retrying import Again, delay_before_retry, uncertain
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import ORMExecuteState, Session
 
 __all__ = ["SqlRepository"]
 
@@ -35,6 +37,7 @@ class SqlShell:
     def __init__(self, engine: Engine, schema: str | None, token_counter: TokenCounter | None) -> None:
         check_dialect(engine)
         check_no_schema_on_sqlite(engine, schema)
+        self._sync_engine = engine
         self._schema = schema
         self._is_checked = False
         self._token_counter = token_counter or EstimatingCounter()
@@ -45,6 +48,30 @@ class SqlShell:
 
     def _counts(self, turns: Sequence[Turn]) -> list[int]:
         return [count_turn(self._token_counter, turn) for turn in turns]
+
+    def _try(
+        self,
+        session: Session,
+        attempt: int,
+        writes: bool,
+        operation: Callable[Concatenate[Session, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | Again:
+        """One transaction, from its beginning to its end; `Again` where it did nothing and may be tried again."""
+        was_committing = False
+        try:
+            with translated_errors(self._sync_engine), session, session.begin():
+                self._prepare(session)
+                result = operation(session, *args, **kwargs)
+                was_committing = writes
+            return result
+        except DatabaseUnavailable as error:
+            delay = delay_before_retry(error, attempt, was_committing=was_committing)
+            if delay is None:
+                raise (uncertain(error) if was_committing else error) from error.__cause__
+            return Again(delay)
 
     def _prepare(self, session: Session) -> None:
         if self._schema is not None:
@@ -67,7 +94,7 @@ class SqlRepository(SqlShell):
     def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
         super().__init__(engine, schema, token_counter)
         self._engine = engine
-        self._reading = engine.execution_options(**{READ_ONLY: True})
+        self._reading = engine.execution_options(**reading_options(engine))
 
     def bind(self, session: Session) -> BoundRepository:
         """This store inside the transaction of `session`: what is written there commits or rolls back with it.
@@ -142,7 +169,7 @@ class SqlRepository(SqlShell):
         return self._write(operations.renew_lease, lease, seconds, utc_now())
 
     def release_lease(self, lease: Lease) -> None:
-        self._write(operations.release_lease, lease, utc_now())
+        self._write(leases.give_lease_back, lease, utc_now())
 
     def get_coverage(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
@@ -168,18 +195,10 @@ class SqlRepository(SqlShell):
         self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         for attempt in itertools.count():
-            was_committing = False
-            try:
-                with translated_errors(self._engine), Session(bind) as session, session.begin():
-                    self._prepare(session)
-                    result = operation(session, *args, **kwargs)
-                    was_committing = bind is self._engine
+            result = self._try(_session(bind), attempt, bind is self._engine, operation, *args, **kwargs)
+            if not isinstance(result, Again):
                 return result
-            except DatabaseUnavailable as error:
-                delay = delay_before_retry(error, attempt, was_committing=was_committing)
-                if delay is None:
-                    raise (uncertain(error) if was_committing else error) from error.__cause__
-            time.sleep(delay)
+            time.sleep(result.seconds)
         raise AssertionError("unreachable")
 
 
@@ -207,10 +226,16 @@ class BoundRepository(SqlRepository):
     ) -> R:
         connection = self._session.connection()
         _really_begin(connection)
-        inner = Session(connection, join_transaction_mode="create_savepoint")
+        inner = _session(connection, join_transaction_mode="create_savepoint")
         with translated_errors(self._engine), inner as session, session.begin():
             self._prepare(session)
             return operation(session, *args, **kwargs)
+
+
+def _session(bind: Engine | Connection, **options: Any) -> Session:
+    from sqlalchemy.orm import Session  # a third of all that turnfold imports; who only names it need not wait
+
+    return Session(bind, **options)
 
 
 def _put_into_schema(session: Session, schema: str) -> None:

@@ -8,16 +8,24 @@ the commit leaves it open whether the transaction happened; that is raised, and 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from turnfold.errors import DatabaseUnavailable
 
-__all__ = ["delay_before_retry", "uncertain"]
+__all__ = ["Again", "delay_before_retry", "uncertain"]
 
 ROLLED_BACK = frozenset({"40001", "40P01"})
 RESTARTING = frozenset({"57P01", "57P02", "57P03"})
 
 _MOST_ROLLBACKS = 12
 _MOST_BREAKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A transaction that did nothing, and may be tried again after so many seconds."""
+
+    seconds: float
 
 
 def delay_before_retry(error: DatabaseUnavailable, attempt: int, *, was_committing: bool) -> float | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import and_, delete, func, select
-from sqlalchemy.orm import Session
+from typing import TYPE_CHECKING
 
-from turnfold.sql.queries import sessions, sources, summaries, turns
+from sqlalchemy import and_, delete, func, select
+
+from turnfold.sql.tables import sessions, summaries, turns
+from turnfold.sql.tables import summary_sources as sources
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 
 def coverage(session: Session, session_id: str, position: int, limit: int | None) -> list[tuple[int, str]]:

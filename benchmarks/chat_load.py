@@ -1,0 +1,118 @@
+"""20 concurrent chats of 300 messages each against the example service, with compaction and without it, side by side.
+
+Every message goes to both services, one after the other, so that both meet the same noise of the machine. The model is
+a local server that answers after 100 ms.
+
+Run: python -m benchmarks.chat_load
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from benchmarks.databases import WORDS
+from tests import fake_provider as fake
+from tests.databases import postgres_server
+from turnfold import SqlRepository, check, create_engine
+
+CHATS, MESSAGES, MODEL_SECONDS = 20, 300, 0.1
+CONTEXT_TOKENS = 8_000
+REPLY = "We change the cache key first, then look at the timing of the slow tests. " * 3
+
+
+@contextmanager
+def service(database_url: str, model_url: str, compaction: str) -> Iterator[str]:
+    """The address of the example service in a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "TURNFOLD_DATABASE_URL": database_url,
+        "OPENAI_BASE_URL": f"{model_url}/v1",
+        "OPENAI_API_KEY": "key",
+        "CHAT_CONTEXT_TOKENS": str(CONTEXT_TOKENS),
+        "CHAT_COMPACTION": compaction,
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "uvicorn", "--factory", "examples.chat_service:create_app"]
+    process = subprocess.Popen([*command, "--port", str(port), "--log-level", "error"], env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            try:
+                httpx.get(f"{url}/sessions/none/tree").raise_for_status()
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, "the service did not start"
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def talk(urls: tuple[str, str]) -> list[tuple[float, float]]:
+    """The seconds of every request, with compaction and without."""
+    times: list[tuple[float, float]] = []
+
+    async def chat(number: int) -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for index in range(MESSAGES):
+                content = f"{number}.{index} {WORDS}"
+                taken = []
+                for url in urls if index % 2 else urls[::-1]:
+                    started = time.perf_counter()
+                    answer = await client.post(f"{url}/sessions/chat-{number}/messages", json={"content": content})
+                    answer.raise_for_status()
+                    taken.append(time.perf_counter() - started)
+                times.append((taken[0], taken[1]) if index % 2 else (taken[1], taken[0]))
+
+    await asyncio.gather(*map(chat, range(CHATS)))
+    return times
+
+
+def lost(database_url: str) -> int:
+    """How many of the messages that were sent are not in the store, as they were sent; broken promises count, too."""
+    engine = create_engine(database_url)
+    store = SqlRepository(engine)
+    missing = len(check(store))
+    for number in range(CHATS):
+        said = [turn.content for turn in store.get_session_turns(f"chat-{number}") if turn.role == "user"]
+        missing += sum(f"{number}.{index} {WORDS}" not in said for index in range(MESSAGES))
+    folded = sum(session.covered_position for session in store.get_sessions())
+    print(f"  {folded:,} of {2 * CHATS * MESSAGES:,} turns folded; {missing} lost")
+    engine.dispose()
+    return missing
+
+
+def main() -> None:
+    with (
+        fake.running() as provider,
+        postgres_server() as server,
+        server.database() as with_it,
+        server.database() as without,
+    ):
+        provider.script = [fake.says(REPLY, seconds=MODEL_SECONDS)]
+        with service(with_it, provider.url, "on") as on, service(without, provider.url, "off") as off:
+            times = asyncio.run(talk((on, off)))
+        ratios = sorted(one / other for one, other in times)
+        slowest = max(one for one, _ in times), max(other for _, other in times)
+        print(
+            f"{CHATS} chats of {MESSAGES} messages: the same request took {ratios[len(ratios) // 2]:.2f} times as long "
+            f"with compaction as without (median), {ratios[len(ratios) * 99 // 100]:.2f} at the 99th percentile, "
+            f"{ratios[-1]:.2f} at most; the slowest requests took {slowest[0]:.2f} s and {slowest[1]:.2f} s"
+        )
+        assert lost(with_it) == lost(without) == 0
+
+
+if __name__ == "__main__":
+    main()
