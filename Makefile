@@ -6,10 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.installed
 
-.PHONY: help demo test test-long lint types layers format wheel bench clean
+.PHONY: help demo example test test-long lint types layers format wheel bench clean
 
 help:
 	@echo "make demo       fold the conversation that ships with turnfold, and show the tree"
+	@echo "make example    start the example chat service (FastAPI) on http://127.0.0.1:8000"
 	@echo "make test       all tests, on SQLite and on a real PostgreSQL"
 	@echo "make test-long  the same with many more generated cases"
 	@echo "make lint       format, lint, types and the order of imports"
@@ -25,6 +26,9 @@ $(DEV): pyproject.toml hatch_build.py
 
 demo: $(DEV)
 	@$(BIN)/turnfold demo
+
+example: $(DEV)
+	$(BIN)/uvicorn --factory examples.chat_service:create_app
 
 test: $(DEV)
 	$(BIN)/python -m pytest
@@ -52,7 +56,8 @@ wheel: $(DEV)
 	cd build && empty/bin/turnfold demo --database empty/demo.db
 
 bench: $(DEV)
-	@for name in real_conversations live_conversation backlog constant_time bulk_append token_counter; do \
+	@for name in real_conversations live_conversation backlog constant_time bulk_append token_counter \
+		concurrent_sessions import_time locomo_recall search_time chat_load; do \
 		echo "\$$ python -m benchmarks.$$name"; $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
 
 clean:

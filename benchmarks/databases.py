@@ -60,10 +60,10 @@ def real_conversations() -> Iterator[tuple[str, list[Turn]]]:
             messages = json.loads(line)["messages"]
             yield f"tau-{number}", [Turn.from_message(message, id=f"m{i}") for i, message in enumerate(messages)]
     for sample in json.loads((DATA / "locomo5.json").read_text()):
-        yield f"locomo-{sample['sample_id']}", list(_locomo_turns(sample["conversation"]))
+        yield f"locomo-{sample['sample_id']}", list(locomo_turns(sample["conversation"]))
 
 
-def _locomo_turns(conversation: dict[str, Any]) -> Iterator[Turn]:
+def locomo_turns(conversation: dict[str, Any]) -> Iterator[Turn]:
     number = 1
     while f"session_{number}" in conversation:
         start = datetime.strptime(conversation[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y").replace(

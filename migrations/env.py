@@ -12,13 +12,16 @@ from alembic import context
 from sqlalchemy import Connection
 
 from turnfold.sql.engine import create_engine
-from turnfold.sql.migrate import TABLE_PREFIX, VERSION_TABLE
+from turnfold.sql.migrate import SEARCH_PREFIX, TABLE_PREFIX, VERSION_TABLE
 from turnfold.sql.tables import metadata
 
 
 def include_name(name: str | None, type_: str, parent_names: object) -> bool:
-    """Only our tables: those of the service in the same database are none of our business."""
-    return type_ != "table" or (name or "").startswith(TABLE_PREFIX)
+    """Only our tables: those of the service in the same database are none of our business. The search index is no
+    table of the models: on SQLite it is a virtual one, with tables of its own beside it."""
+    if type_ != "table" or name is None:
+        return True
+    return name.startswith(TABLE_PREFIX) and not name.startswith(SEARCH_PREFIX)
 
 
 def run(connection: Connection | None, **options: object) -> None:

@@ -82,7 +82,7 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 def empty(url: str) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE " + ", ".join(metadata.tables)))
+        connection.execute(text("TRUNCATE " + ", ".join([*metadata.tables, "turnfold_search"])))
     engine.dispose()
 
 

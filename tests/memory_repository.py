@@ -10,9 +10,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from turnfold.analysis import terms_of, turn_terms
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.ranking import Corpus, Found, Posting, rank
 from turnfold.records import (
     GIVEN_BY_CALLER,
     REPLACEABLE_FIELDS,
@@ -130,6 +133,31 @@ class MemoryRepository:
     def get_session_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
         turns = self._sessions[session_id].turns if session_id in self._sessions else []
         return [turn for turn in turns if turn.position > after_position][:limit]
+
+    def get_turns_at(self, session_id: str, positions: Sequence[int]) -> list[Turn]:
+        return [turn for turn in self.get_session_turns(session_id) if turn.position in positions]
+
+    def find_documents(
+        self, session_id: str | None, terms: Sequence[str], *, of: str, limit: int, session_prefix: str = ""
+    ) -> list[Found]:
+        ids = [id for id in sorted(self._sessions) if session_id in (None, id) and id.startswith(session_prefix)]
+        documents: list[tuple[set[str], Any]] = []
+        for id in ids:
+            if of == "turns":
+                documents += [
+                    (set(turn_terms(turn)), (0, id, turn.position, "", turn.token_count))
+                    for turn in self._sessions[id].turns
+                ]
+            else:
+                documents += [
+                    (set(terms_of(s.content)), (0, id, s.first_position, s.id, s.token_count))
+                    for s in self._sessions[id].summaries.values()
+                ]
+        counts = {term: sum(term in has for has, _ in documents) for term in terms}
+        corpus = Corpus(len(documents), sum(row[-1] for _, row in documents), counts)
+        postings = [Posting(term, *row) for has, row in documents for term in has & set(terms)]
+        found = rank(corpus, postings, 10**9, among_turns=of == "turns")
+        return [one for one in found if one.position <= len(self._sessions[one.session_id].turns)][:limit]
 
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         found = [turn for turn in self.get_session_turns(session_id) if turn.pinned]

@@ -26,6 +26,7 @@ from turnfold.errors import (
 from turnfold.models import Answer, Model, Prompt, extractive, load_model
 from turnfold.outcomes import Outcome
 from turnfold.prompts import Prompts
+from turnfold.recall import Description, Expansion, Hit, around, describe, expand, search
 from turnfold.records import (
     CompactionStats,
     Lease,
@@ -54,9 +55,12 @@ __all__ = [
     "Context",
     "ContextLengthExceeded",
     "DatabaseUnavailable",
+    "Description",
     "EstimatingCounter",
     "ExactCounter",
+    "Expansion",
     "Fault",
+    "Hit",
     "InvalidAnswer",
     "InvalidArgument",
     "InvalidSummary",
@@ -89,12 +93,15 @@ __all__ = [
     "UnknownSession",
     "UnknownSummary",
     "UnreadableConversation",
+    "around",
     "assemble_context",
     "check",
     "compact_if_needed",
     "compact_session",
     "create_engine",
+    "describe",
     "erase_session",
+    "expand",
     "extractive",
     "include_name",
     "load_model",
@@ -102,5 +109,6 @@ __all__ = [
     "prepare_sqlite",
     "refold_session",
     "repair",
+    "search",
     "should_compact",
 ]

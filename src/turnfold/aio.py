@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 try:
@@ -28,6 +28,7 @@ from turnfold.drive import eventual, eventually
 from turnfold.errors import InvalidArgument
 from turnfold.folding import Always
 from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, Bounds, Limits
+from turnfold.recall import Description, Expansion, Hit, SearchIn, described, expanded, find, surrounding
 from turnfold.records import CompactionStats, RefoldStats, SummaryRecord, Turn
 from turnfold.refolding import FALLBACKS, OnRefoldProgress, Stale
 from turnfold.repository import AsyncRepository
@@ -40,20 +41,26 @@ from turnfold.summarizer import (
     SummarizerProtocol,
 )
 from turnfold.summarizer import Summarizer as SyncSummarizer
+from turnfold.tools import Scope, answer
 
 __all__ = [
     "AsyncSqlRepository",
     "Summarizer",
     "TokenBudget",
     "Turn",
+    "around",
     "assemble_context",
+    "call_tool",
     "check",
     "compact_if_needed",
     "compact_session",
+    "describe",
     "erase_session",
+    "expand",
     "migrate",
     "refold_session",
     "repair",
+    "search",
     "should_compact",
 ]
 
@@ -163,6 +170,41 @@ async def refold_session(
 async def assemble_context(session_id: str, memory_store: AsyncRepository, budget: TokenBudget) -> Context:
     """`turnfold.assemble_context`, awaitable."""
     return await assemble(session_id, _checked(memory_store), budget)
+
+
+async def search(
+    session_id: str | None,
+    memory_store: AsyncRepository,
+    query: str,
+    *,
+    limit: int = 10,
+    in_: SearchIn = "turns",
+    session_prefix: str = "",
+) -> list[Hit]:
+    """`turnfold.search`, awaitable."""
+    return await find(session_id, _checked(memory_store), query, limit, in_, session_prefix)
+
+
+async def describe(summary_id: str, memory_store: AsyncRepository) -> Description:
+    """`turnfold.describe`, awaitable."""
+    return await described(summary_id, _checked(memory_store))
+
+
+async def expand(
+    summary_id: str, memory_store: AsyncRepository, *, max_tokens: int | None = None, after_position: int = 0
+) -> Expansion:
+    """`turnfold.expand`, awaitable."""
+    return await expanded(summary_id, _checked(memory_store), max_tokens, after_position)
+
+
+async def around(session_id: str, memory_store: AsyncRepository, position: int, n: int = 3) -> list[Turn]:
+    """`turnfold.around`, awaitable."""
+    return await surrounding(session_id, _checked(memory_store), position, n)
+
+
+async def call_tool(name: str, arguments: Mapping[str, Any], memory_store: AsyncRepository, scope: Scope) -> str:
+    """`turnfold.tools.call_tool`, awaitable."""
+    return await answer(name, arguments, _checked(memory_store), scope)
 
 
 async def check(memory_store: AsyncRepository, session_id: str | None = None) -> list[Fault]:

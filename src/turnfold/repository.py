@@ -12,8 +12,9 @@ subclassing that suite. Four promises hold for every method:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
+from turnfold.ranking import Found
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn
 from turnfold.tokens import TokenCounter
 
@@ -48,6 +49,21 @@ class Repository(Protocol):
 
     def get_session_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
         """The turns after a position."""
+
+    def get_turns_at(self, session_id: str, positions: Sequence[int]) -> list[Turn]:
+        """The turns at these positions, those that there are."""
+
+    def find_documents(
+        self,
+        session_id: str | None,
+        terms: Sequence[str],
+        *,
+        of: Literal["turns", "summaries"],
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        """The turns or summaries that have most of the terms (see `turnfold.analysis`), ranked as `turnfold.ranking`
+        does, best first; of one session, or of all (None) whose id begins with `session_prefix`."""
 
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         """The pinned turns, those up to a position."""
@@ -151,6 +167,18 @@ class AsyncRepository(Protocol):
     async def get_session_turns(
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
     ) -> list[Turn]: ...
+
+    async def get_turns_at(self, session_id: str, positions: Sequence[int]) -> list[Turn]: ...
+
+    async def find_documents(
+        self,
+        session_id: str | None,
+        terms: Sequence[str],
+        *,
+        of: Literal["turns", "summaries"],
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]: ...
 
     async def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]: ...
 

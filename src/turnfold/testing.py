@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from turnfold.analysis import terms_of
 from turnfold.errors import (
     CompactionInProgress,
     InvalidArgument,
@@ -582,6 +583,31 @@ class RepositoryContract:
         assert repository.get_newest_leaf("s", before_position=leaves[2].first_position) == leaves[1]
         assert repository.get_newest_leaf("s", before_position=1) is None
 
+    def test_turns_are_read_by_their_positions(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(5))
+        assert repository.get_turns_at("s", [4, 2, 9]) == [turns[1], turns[3]]
+        assert repository.get_turns_at("unknown", [1]) == []
+
+    def test_documents_are_found_by_their_terms(self, repository: Repository) -> None:
+        said = ["The build fails.", "Why?", "The disk is full.", "Nothing else.", "Really nothing."]
+        turns = repository.append_turns("s", [Turn("user", text) for text in said])
+        repository.append_turns("other", [Turn("user", "Their build fails, too.")])
+        found = repository.find_documents("s", terms_of("building failed"), of="turns", limit=9)
+        assert [one.position for one in found] == [1, 2, 3]
+        assert found[0].score > found[1].score > found[2].score > 0
+        assert {one.session_id for one in found} == {"s"}
+        everywhere = repository.find_documents(None, terms_of("build"), of="turns", limit=9)
+        assert {one.session_id for one in everywhere} == {"s", "other"}
+        prefixed = repository.find_documents(None, terms_of("build"), of="turns", limit=9, session_prefix="oth")
+        assert {one.session_id for one in prefixed} == {"other"}
+        assert repository.find_documents("s", terms_of("unheard of"), of="turns", limit=9) == []
+        repository.add_summary(leaf := leaf_of(turns[:3], "The disk was full."))
+        (summary,) = repository.find_documents("s", terms_of("disks"), of="summaries", limit=9)
+        assert (summary.ref, summary.position) == (leaf.id, 1)
+        repository.replace_summaries([replace(leaf, content="The cache was stale.")])
+        assert repository.find_documents("s", terms_of("disk"), of="summaries", limit=9) == []
+        assert repository.find_documents("s", terms_of("cache"), of="summaries", limit=9)[0].ref == leaf.id
+
     def test_an_unknown_summary_is_an_error(self, repository: Repository) -> None:
         for ask in (repository.get_summary, repository.get_source_turns, repository.get_child_summaries):
             with pytest.raises(UnknownSummary, match="'sum-none'"):
@@ -680,6 +706,7 @@ class RepositoryContract:
         assert repository.get_session_turns("s") == []
         assert repository.get_summaries("s") == []
         assert repository.get_coverage("s") == []
+        assert {one.session_id for one in repository.find_documents(None, ["wturn"], of="turns", limit=9)} == {"t"}
         assert repository.get_session_turns("t") == kept
         assert repository.append_turns("s", some_turns(1))[0].position == 1
 

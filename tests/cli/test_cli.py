@@ -166,6 +166,30 @@ class TestTheWholeWay:
             assert "1 summaries made again" in run("refold", "chat", "--model", "extractive", "--stale", "model").stdout
             assert "stale" in run("refold", "chat", *model, "--stale", "tier", code=2).stderr
 
+    def test_search_shows_where_the_words_stand(self, run: Run, folded: str) -> None:
+        said = parsed(run("turns", "chat", "--json"))[3]["content"]
+        hits = parsed(run("search", said, "--session", "chat", "--json"))
+        assert hits[0]["position"] == 4
+        assert hits[0]["highlights"]
+        assert "#4" in run("search", said).stdout
+        assert "nothing found" in run("search", "unheardofword").stdout
+        assert parsed(run("search", said, "--in", "summaries", "--json"))[0]["kind"] == "summary"
+        assert "no session" in run("search", said, "--session", "none", code=1).stderr
+
+    def test_describe_tells_what_is_above_and_below(self, run: Run, folded: str) -> None:
+        leaf = parsed(run("tree", "chat", "--json"))[0]
+        told = parsed(run("describe", leaf["id"], "--json"))
+        assert told["summary"] == leaf
+        assert [above["id"] for above in told["ancestors"]] == [leaf["parent_id"]]
+        assert "part of" in run("describe", leaf["id"]).stdout
+
+    def test_expand_stops_where_the_tokens_end(self, run: Run, folded: str) -> None:
+        root = parsed(run("describe", parsed(run("tree", "chat", "--json"))[0]["id"], "--json"))["ancestors"][-1]
+        piece = parsed(run("expand", root["id"], "--turns", "--max-tokens", 100, "--json"))
+        assert piece["token_count"] <= 100
+        told = run("expand", root["id"], "--turns", "--max-tokens", 100).stdout
+        assert f"more follows: --after {piece['next_position']}" in told
+
     def test_status_lists_sessions(self, run: Run, folded: str) -> None:
         (session,) = parsed(run("status", "--json"))
         assert (session["id"], session["last_position"], session["covered_position"]) == ("chat", 61, 53)
@@ -201,9 +225,9 @@ class TestTheWholeWay:
         (parent,) = [summary for summary in summaries if summary["depth"] == 1]
         children = parsed(run("expand", parent["id"], "--json"))
         assert [child["id"] for child in children] == parent["child_ids"]
-        turns = parsed(run("expand", children[0]["id"], "--json"))
+        turns = parsed(run("expand", children[0]["id"], "--json"))["turns"]
         assert [turn["id"] for turn in turns] == children[0]["source_turn_ids"]
-        everything = parsed(run("expand", parent["id"], "--turns", "--json"))
+        everything = parsed(run("expand", parent["id"], "--turns", "--json"))["turns"]
         assert [turn["position"] for turn in everything] == list(range(2, 54))
         assert children[0]["id"] in run("expand", parent["id"]).stdout
         assert "Turn number 0 says" in run("expand", children[0]["id"]).stdout
@@ -389,7 +413,7 @@ class TestHelp:
     def test_every_command_has_a_help_and_an_example_that_names_it(self) -> None:
         assert set(COMMANDS) == {
             "demo", "migrate", "import", "compact", "refold", "status", "tree", "turns", "context", "expand", "doctor",
-            "erase",
+            "erase", "search", "describe", "mcp",
         }  # fmt: skip
         for name, command in COMMANDS.items():
             assert command.help
@@ -401,7 +425,7 @@ class TestHelp:
             for parameter in command.params:
                 assert getattr(parameter, "help", None), f"{command.name} {parameter.name}"
 
-    @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("demo", "migrate")])
+    @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("demo", "migrate", "mcp")])
     def test_whatever_prints_data_can_print_json(self, name: str) -> None:
         assert any("--json" in parameter.opts for parameter in COMMANDS[name].params)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -20,9 +19,23 @@ from sqlalchemy import Engine
 import turnfold
 from turnfold import SqlRepository, Summarizer, TokenBudget, Turn, extractive
 from turnfold.cli import render
+from turnfold.cli.options import (
+    AsJson,
+    BaseUrl,
+    CondensedMinFanout,
+    DatabaseUrl,
+    FreshTailCount,
+    LeafChunkTokens,
+    Schema,
+    SearchIn,
+    SessionId,
+    StaleFor,
+    SummaryId,
+)
 from turnfold.errors import DatabaseUnavailable, UnknownSession, UnreadableConversation
 from turnfold.integrations.openai_messages import STANDARD_INPUT, import_conversations, read_conversations
 from turnfold.models.llm import LLM
+from turnfold.tools import Scope
 
 app = typer.Typer(
     name="turnfold",
@@ -32,29 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-DatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--database-url",
-        envvar="TURNFOLD_DATABASE_URL",
-        help="Any SQLAlchemy URL: sqlite:///chats.db or postgresql://user@host/database.",
-        show_default=False,
-    ),
-]
-Schema = Annotated[str | None, typer.Option("--schema", help="The PostgreSQL schema of the tables.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id; `turnfold status` lists them.")]
-FreshTailCount = Annotated[int, typer.Option(help="The newest turns, which are never folded.")]
-LeafChunkTokens = Annotated[int, typer.Option(help="About how many tokens one leaf stands for.")]
-CondensedMinFanout = Annotated[int, typer.Option(help="How many summaries of a depth are condensed at the least.")]
-BaseUrl = Annotated[str | None, typer.Option(help="Where the model's server is, if not at its provider.")]
-
-
-class StaleFor(StrEnum):
-    fallback = "fallback"
-    prompt_version = "prompt_version"
-    model = "model"
 
 
 def _print_version(wanted: bool) -> None:
@@ -234,21 +224,73 @@ def context(
         render.context(turnfold.assemble_context(session, store, budget), as_json=as_json)
 
 
+@app.command(
+    epilog="Example: turnfold search 'why did the build fail' --session chats-1 --database-url sqlite:///chats.db"
+)
+def search(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question or some words, in plain language.")],
+    database_url: DatabaseUrl,
+    schema: Schema = None,
+    session: Annotated[str | None, typer.Option(help="One session; all where left out.")] = None,
+    in_: Annotated[SearchIn, typer.Option("--in", help="What to search.")] = SearchIn.turns,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many hits.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Find turns and summaries by what they say, best first."""
+    with _store(database_url, schema) as store:
+        if session is not None:
+            _session(store, session)
+        hits = turnfold.search(session, store, query, limit=limit, in_=in_.value)
+        with render.paged(as_json):
+            render.hits(hits, as_json=as_json)
+
+
+@app.command(epilog="Example: turnfold describe sum-0f4cfa58b7a558ec --database-url sqlite:///chats.db")
+def describe(summary: SummaryId, database_url: DatabaseUrl, schema: Schema = None, as_json: AsJson = False) -> None:
+    """Tell what a summary stands for, and what is above and below it in the tree."""
+    with _store(database_url, schema) as store, render.paged(as_json):
+        render.description(turnfold.describe(summary, store), as_json=as_json)
+
+
 @app.command(epilog="Example: turnfold expand sum-0f4cfa58b7a558ec --turns --database-url sqlite:///chats.db")
 def expand(
-    summary: Annotated[str, typer.Argument(metavar="SUMMARY", help="A summary's id; `turnfold tree` shows them.")],
+    summary: SummaryId,
     database_url: DatabaseUrl,
     schema: Schema = None,
     to_turns: Annotated[bool, typer.Option("--turns", help="Go down to the turns at once.")] = False,
+    max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of turns, one turn at least.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only turns after this position.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a summary was made from: its children, or the turns that a leaf covers."""
-    with _store(database_url, schema) as store:
+    """Print what a summary was made from: its children, or the turns that it stands for."""
+    with _store(database_url, schema) as store, render.paged(as_json):
         children = [] if to_turns else store.get_child_summaries(summary)
         if children:
             render.summaries(children, as_json=as_json)
         else:
-            render.turns(store.get_source_turns(summary), as_json=as_json)
+            found = turnfold.expand(summary, store, max_tokens=max_tokens, after_position=after)
+            render.expansion(found, as_json=as_json)
+
+
+@app.command(epilog="Example: turnfold mcp --session chats-1 --database-url sqlite:///chats.db")
+def mcp(
+    database_url: DatabaseUrl,
+    schema: Schema = None,
+    session: Annotated[str | None, typer.Option(help="The session that the agent may read.")] = None,
+    session_prefix: Annotated[str, typer.Option(help="Or: all sessions whose id begins so.")] = "",
+    http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, not on standard input and output.")] = False,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen; the path is /mcp.")] = 8000,
+) -> None:
+    """Serve recall to an agent as an MCP server: search, describe, expand and around."""
+    from turnfold.mcp_server import serve_http, serve_stdio
+
+    scope = Scope(session, session_prefix)
+    with _store(database_url, schema) as store:
+        if http:
+            serve_http(store, scope, host, port)
+        else:
+            serve_stdio(store, scope)
 
 
 @app.command(epilog="Example: turnfold doctor --repair --database-url sqlite:///chats.db")

@@ -26,7 +26,10 @@ import turnfold
 from turnfold import (
     CompactionStats,
     Context,
+    Description,
+    Expansion,
     Fault,
+    Hit,
     Outcome,
     RefoldStats,
     SessionRecord,
@@ -181,6 +184,62 @@ def summaries(found: Sequence[SummaryRecord], *, as_json: bool) -> None:
     for summary in found:
         out.print(Text(plain(_label(summary)), "bold"))
         _say(summary.content + "\n")
+
+
+def hits(found: Sequence[Hit], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    for hit in found:
+        head = f"{hit.session_id} #{hit.position} {hit.role}  {_minute(hit.created_at)}  {hit.score:.2f}  {hit.id}"
+        out.print(Text(plain(head), "bold"))
+        out.print(_highlighted(hit))
+        _say("")
+    if not found:
+        _say("nothing found; try other words")
+
+
+def description(found: Description, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    summary = found.summary
+    out.print(Text(plain(_label(summary)), "bold"))
+    _say(f"{_minute(summary.time_range_start)} to {_minute(summary.time_range_end)}, by {summary.model or '-'}")
+    for above in found.ancestors:
+        _say(f"part of    {_label(above)}")
+    for below in found.children:
+        _say(f"made from  {_label(below)}")
+    _say(f"\n{summary.content}")
+
+
+def expansion(found: Expansion, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    turns(found.turns, as_json=False)
+    if found.next_position is not None:
+        _say(f"more follows: --after {found.next_position}")
+
+
+@contextmanager
+def paged(as_json: bool) -> Iterator[None]:
+    """On a terminal long output goes through the user's pager."""
+    if as_json or not out.is_terminal:
+        yield
+    else:
+        with out.pager(styles=True):
+            yield
+
+
+def _highlighted(hit: Hit) -> Text:
+    line, end = Text(), 0
+    for start, stop in hit.highlights:
+        line.append(plain(hit.excerpt[end:start]))
+        line.append(plain(hit.excerpt[start:stop]), "bold yellow")
+        end = stop
+    line.append(plain(hit.excerpt[end:]))
+    return line
 
 
 def context(found: Context, *, as_json: bool) -> None:

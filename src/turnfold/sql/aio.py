@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from turnfold.ranking import Found
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import leases, operations, queries, upkeep
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
@@ -89,6 +90,20 @@ class AsyncSqlRepository(SqlShell):
         self, session_id: str, *, after_position: int = 0, limit: int | None = None
     ) -> list[Turn]:
         return await self._read(queries.turns_after, session_id, after_position, limit)
+
+    async def get_turns_at(self, session_id: str, positions: Sequence[int]) -> list[Turn]:
+        return await self._read(queries.turns_at, session_id, positions)
+
+    async def find_documents(
+        self,
+        session_id: str | None,
+        terms: Sequence[str],
+        *,
+        of: Literal["turns", "summaries"],
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        return await self._read(operations.find_documents, session_id, terms, of, limit, session_prefix)
 
     async def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         return await self._read(queries.pinned_turns, session_id, up_to_position)

@@ -24,6 +24,7 @@ __all__ = ["COMPATIBILITY", "VERSION_TABLE", "check_schema", "include_name", "mi
 
 VERSION_TABLE = "turnfold_alembic_version"
 TABLE_PREFIX = "turnfold_"
+SEARCH_PREFIX = "turnfold_search"
 COMPATIBILITY = "v1_"
 
 _ADVISORY_LOCK = 0x7475726E666F6C64  # "turnfold" in ASCII

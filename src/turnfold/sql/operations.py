@@ -15,8 +15,9 @@ from sqlalchemy import Row
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Posting, rank
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
-from turnfold.sql import leases, queries, upkeep
+from turnfold.sql import leases, queries, search, upkeep
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -53,6 +54,7 @@ def append_turns(
     if new:
         tokens = sum(turn.token_count for turn in new)
         queries.insert_turns(session, new)
+        search.index_turns(session, new)
         queries.count_appended(session, session_id, new[-1].position, tokens)
     return result
 
@@ -86,6 +88,7 @@ def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, n
         _add_leaf(session, summary, row.covered_position)
     else:
         _add_condensed(session, summary)
+    search.index_summary(session, summary)
 
 
 def replace_summaries(session: Session, new: Sequence[SummaryRecord], lease: Lease | None, now: datetime) -> None:
@@ -100,6 +103,8 @@ def replace_summaries(session: Session, new: Sequence[SummaryRecord], lease: Lea
         old = get_summary(session, summary.id)
         _check_replacement(session, summary, old)
         queries.replace_summary(session, summary)
+        if summary.content != old.content:
+            search.reindex_summary(session, summary)
     if old is not None and (new[-1].content, new[-1].token_count) != (old.content, old.token_count):
         _count_replacement(session, new[-1], old)
 
@@ -126,6 +131,38 @@ def _count_replacement(session: Session, summary: SummaryRecord, old: SummaryRec
             f"summary {summary.id}: its parent {summary.parent_id} would not be smaller than its children any more; "
             "replace both in one call"
         )
+
+
+def find_documents(
+    session: Session, session_id: str | None, terms: Sequence[str], of: search.Kind, limit: int, session_prefix: str
+) -> list[Found]:
+    where = search.Where(session, session_id, session_prefix, of)
+    by_term: dict[str, list[Posting]] = {term: [] for term in terms}
+    for posting in search.postings(where, terms, COMMON + 1):
+        by_term[posting.term].append(posting)
+    counts = {term: len(found) for term, found in by_term.items()}
+    counts |= search.counts(where, [term for term in terms if counts[term] > COMMON])
+    common = sorted((term for term in terms if counts[term] > COMMON), key=lambda term: (counts[term], term))
+    rare = [term for term in terms if 0 < counts[term] <= COMMON]
+    if not rare and common:
+        rare = [common.pop(0)]
+        by_term[rare[0]] = search.newest_postings(where, rare[0], COMMON)
+    postings = [posting for term in rare for posting in by_term[term]]
+    if common and rare:
+        known = {posting.document: posting for posting in postings}
+        pairs = search.pairs(where, common, rare)
+        postings += [known[document]._replace(term=term) for term, document in pairs if document in known]
+    corpus = Corpus(*search.size(where), counts)
+    if of == "summaries":
+        return rank(corpus, postings, limit, among_turns=False)
+    found = rank(corpus, postings, limit + 2 * len(NEIGHBOUR_SHARES), among_turns=True)
+    return _within_sessions(session, found, limit)
+
+
+def _within_sessions(session: Session, found: Sequence[Found], limit: int) -> list[Found]:
+    """Without neighbours beyond the end of a session."""
+    last = queries.last_positions(session, {one.session_id for one in found})
+    return [one for one in found if one.position <= last.get(one.session_id, 0)][:limit]
 
 
 def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) -> None:
@@ -168,6 +205,7 @@ def erase_session(session: Session, session_id: str, now: datetime) -> bool:
             f"session {session_id!r} is being compacted by {row.lease_owner}, until {row.lease_expires_at} at the "
             "longest; nothing was erased; erase it when that is over"
         )
+    search.forget_session(session, session_id)
     upkeep.delete_session(session, session_id)
     return True
 

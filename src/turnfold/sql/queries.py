@@ -1,8 +1,9 @@
 """The SQL statements of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
 
 Statements only: what an operation of the repository makes of them stands in `operations.py`. Those that run all the
-time are built in `prepared.py`, those of the lease stand in `leases.py`, those of looking after the store in `upkeep.py`. The first statement of every
-writing operation is a write, so that SQLite takes its write lock at once and never has to upgrade a read lock.
+time are built in `prepared.py`, those of the lease stand in `leases.py`, those of looking after the store in
+`upkeep.py`. The first statement of every writing operation is a write, so that SQLite takes its write lock at once and
+never has to upgrade a read lock.
 """
 
 from __future__ import annotations
@@ -91,6 +92,11 @@ def session_records(session: Session, after_id: str, limit: int | None) -> list[
     return [SessionRecord(**row._asdict()) for row in session.execute(statement)]
 
 
+def last_positions(session: Session, session_ids: Iterable[str]) -> dict[str, int]:
+    statement = select(sessions.c.id, sessions.c.last_position).where(sessions.c.id.in_(sorted(session_ids)))
+    return {row.id: row.last_position for row in session.execute(statement)}
+
+
 def active_tokens(session: Session, session_id: str) -> int:
     return session.scalar(select(sessions.c.active_tokens).where(sessions.c.id == session_id)) or 0
 
@@ -123,6 +129,15 @@ def turns_by_id(session: Session, session_id: str, ids: Sequence[str]) -> dict[s
 def turns_after(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
     statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > position)
     return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+
+
+def turns_at(session: Session, session_id: str, positions: Sequence[int]) -> list[Turn]:
+    found: list[Turn] = []
+    for start in range(0, len(positions), _IDS_PER_STATEMENT):
+        some = positions[start : start + _IDS_PER_STATEMENT]
+        statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position.in_(some))
+        found += _read_turns(session, statement)
+    return sorted(found, key=attrgetter("position"))
 
 
 def pinned_turns(session: Session, session_id: str, up_to_position: int | None) -> list[Turn]:

@@ -10,11 +10,12 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
+from turnfold.ranking import Found
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import leases, operations, queries, upkeep
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
@@ -123,6 +124,20 @@ class SqlRepository(SqlShell):
 
     def get_session_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
         return self._read(queries.turns_after, session_id, after_position, limit)
+
+    def get_turns_at(self, session_id: str, positions: Sequence[int]) -> list[Turn]:
+        return self._read(queries.turns_at, session_id, positions)
+
+    def find_documents(
+        self,
+        session_id: str | None,
+        terms: Sequence[str],
+        *,
+        of: Literal["turns", "summaries"],
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        return self._read(operations.find_documents, session_id, terms, of, limit, session_prefix)
 
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         return self._read(queries.pinned_turns, session_id, up_to_position)
