@@ -57,7 +57,8 @@ wheel: $(DEV)
 
 bench: $(DEV)
 	@for name in real_conversations live_conversation backlog constant_time bulk_append token_counter \
-		concurrent_sessions import_time locomo_recall search_time chat_load; do \
+		concurrent_sessions import_time locomo_recall search_time \
+		accepted_contexts context_time chat_load; do \
 		echo "\$$ python -m benchmarks.$$name"; $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
 
 clean:

@@ -102,11 +102,13 @@ class Chat:
     async def send(self, session_id: str, message: Message) -> Reply:
         asked = await self._append(session_id, Turn("user", message.content, id=message.id))
         reply_id = f"{asked.id}-reply"
-        context = await assemble_context(session_id, self.store, self._budget)
+        context = await assemble_context(
+            session_id, self.store, self._budget, system=INSTRUCTIONS, query=message.content
+        )
         answered = next((turn for turn in context.turns if turn.id == reply_id), None)
         if answered is not None:  # sent again by a client that did not see the answer
             return Reply(content=str(answered.content), turn_id=reply_id, context_tokens=context.token_count)
-        text, prompt_tokens = await self._ask(context.messages)
+        text, prompt_tokens = await self._ask(context.openai())
         await self._append(session_id, Turn("assistant", text, id=reply_id))
         self._compact_later(session_id, prompt_tokens)
         return Reply(content=text, turn_id=reply_id, context_tokens=context.token_count)
@@ -124,7 +126,7 @@ class Chat:
             raise HTTPException(409, str(error)) from error
 
     async def _ask(self, messages: list[dict[str, Any]]) -> tuple[str, int]:
-        prompt: Any = [{"role": "system", "content": INSTRUCTIONS}, *messages]
+        prompt: Any = messages
         try:
             answer = await self._client.chat.completions.create(model=self._model, messages=prompt)
         except OpenAIError as error:

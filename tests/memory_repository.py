@@ -159,6 +159,12 @@ class MemoryRepository:
         found = rank(corpus, postings, 10**9, among_turns=of == "turns")
         return [one for one in found if one.position <= len(self._sessions[one.session_id].turns)][:limit]
 
+    def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
+        summaries = self.get_uncompacted_summaries(session_id)
+        covered = self._sessions[session_id].leaf_of if session_id in self._sessions else {}
+        turns = [turn for turn in self.get_session_turns(session_id) if turn.id not in covered]
+        return [replace(summary, source_turn_ids=(), child_ids=()) for summary in summaries], turns
+
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         found = [turn for turn in self.get_session_turns(session_id) if turn.pinned]
         return [turn for turn in found if up_to_position is None or turn.position <= up_to_position]

@@ -19,7 +19,7 @@ from turnfold import (
     compact_session,
     extractive,
 )
-from turnfold.context import summary_message
+from turnfold.fitting import summary_message
 from turnfold.testing import NOON, leaf_of, some_turns
 
 LARGE = TokenBudget(total=1_000_000)
@@ -98,7 +98,7 @@ class TestSmallBudgets:
         context = assemble_context("s", store, TokenBudget(total=500))
         kept = len(context.summaries)
         assert 0 < kept < len(leaves)
-        assert context.summaries == leaves[-kept:]
+        assert context.summaries == [replace(leaf, source_turn_ids=()) for leaf in leaves[-kept:]]
         assert [left.id for left in context.left_out] == [leaf.id for leaf in leaves[:-kept]]
         assert context.token_count <= 500
 
@@ -120,7 +120,7 @@ class TestSmallBudgets:
         context = assemble_context("s", store, TokenBudget(total=2_000))
         assert context.shortened == [turns[1].id]
         assert context.token_count <= 2_000
-        assert f"[shortened; the whole text is turn {turns[1].id}]" in context.messages[1]["content"]
+        assert f"[shortened; the whole text is turn {turns[1].id}, position 2]" in context.messages[1]["content"]
         assert context.messages[1]["content"].startswith("line of a log")
         assert store.get_session_turns("s") == turns
 

@@ -167,9 +167,16 @@ async def refold_session(
     return await refold(session_id, worker, stale, on_progress, wait_seconds=wait_seconds)
 
 
-async def assemble_context(session_id: str, memory_store: AsyncRepository, budget: TokenBudget) -> Context:
+async def assemble_context(
+    session_id: str,
+    memory_store: AsyncRepository,
+    budget: TokenBudget,
+    *,
+    system: str | None = None,
+    query: str | None = None,
+) -> Context:
     """`turnfold.assemble_context`, awaitable."""
-    return await assemble(session_id, _checked(memory_store), budget)
+    return await assemble(session_id, _checked(memory_store), budget, system, query)
 
 
 async def search(

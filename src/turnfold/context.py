@@ -1,67 +1,41 @@
 """The context that a model sees: what stands for the whole session in as many tokens as the budget has.
 
 Pinned turns and the fresh tail are always in it. Where the rest is too much, the oldest summaries give way first, then
-the oldest uncovered groups, and `Context.left_out` names them.
+the oldest uncovered groups, and `Context.left_out` names them. What gives way does so in steps of a quarter of the
+budget, not turn by turn, so that the beginning of the context stays as it was and the provider's prompt cache with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
 from hashlib import blake2b
 from typing import Any
 
-from turnfold.content import answered_ids, call_ids, readable_calls, readable_text
+from turnfold.analysis import terms_of
+from turnfold.budget import TokenBudget
 from turnfold.drive import drive, immediately
 from turnfold.errors import InvalidArgument
-from turnfold.planning import Limits, check_count, check_threshold, cuts
+from turnfold.fitting import Fitting, LeftOut
+from turnfold.forms import to_anthropic, to_openai
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
-from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS, TokenCounter, count_turn
+from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS
+from turnfold.transcript import transcript
 
 __all__ = ["Context", "LeftOut", "TokenBudget", "assemble_context"]
 
+SHARE_FOR_RECALL = 4
+"""At most one part in so many of the budget is given to turns that are recalled for a query."""
 
-@dataclass(frozen=True, slots=True)
-class TokenBudget:
-    """How many tokens the context may take, and how it is kept within them.
-
-    `total` tokens at most; `context_threshold` is the share of it above which `compact_if_needed` compacts; the rest
-    are the limits of `compact_session`. Raises `InvalidArgument`, by name, for a value out of range.
-    """
-
-    total: int
-    context_threshold: float = 0.75
-    fresh_tail_count: int = 16
-    leaf_chunk_tokens: int = 20_000
-    condensed_min_fanout: int = 4
-
-    def __post_init__(self) -> None:
-        check_count("total", self.total, at_least=1)
-        check_threshold("context_threshold", self.context_threshold)
-        self.limits()
-
-    def limits(self) -> Limits:
-        return Limits(
-            fresh_tail_count=self.fresh_tail_count,
-            leaf_chunk_tokens=self.leaf_chunk_tokens,
-            condensed_min_fanout=self.condensed_min_fanout,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A summary or turn that did not fit into the context; it stays in the store under its id."""
-
-    id: str
-    tokens: int
+MOST_RECALLED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """`messages` in OpenAI's chat form, in order, of `token_count` tokens: `summaries` and `turns` of the store.
-    `left_out` did not fit; `shortened` are ids of turns of which only a part did."""
+    """`messages` as they came in, in order, of `token_count` tokens, which stand for `summaries` (without the ids of
+    their sources, which are not read) and `turns`. `left_out` did not fit; `shortened` are ids of turns of which only a
+    part did; `recalled` are the turns that were fetched back for the query."""
 
     messages: list[dict[str, Any]]
     token_count: int
@@ -69,157 +43,91 @@ class Context:
     turns: list[Turn]
     left_out: list[LeftOut]
     shortened: list[str]
+    recalled: list[Turn]
+
+    def openai(self) -> list[dict[str, Any]]:
+        """The messages in OpenAI's chat form, whatever form they came in."""
+        return to_openai(self.messages)
+
+    def anthropic(self) -> dict[str, Any]:
+        """The messages in Anthropic's form, whatever form they came in: `system` and `messages`, as keyword arguments
+        for its client."""
+        return to_anthropic(self.messages)
 
 
-def assemble_context(session_id: str, memory_store: Repository, budget: TokenBudget) -> Context:
-    """The context of a session within `budget.total` tokens, as the store counts them.
+def assemble_context(
+    session_id: str,
+    memory_store: Repository,
+    budget: TokenBudget,
+    *,
+    system: str | None = None,
+    query: str | None = None,
+) -> Context:
+    """The context of a session within `budget.available` tokens, as the store counts them.
 
-    Messages come out as they came in, but for tool results whose call was folded and calls that were abandoned: these
-    stand as text, which every provider accepts. A session without turns gives an empty context.
+    `system` comes first and is counted, in place of `budget.reserve_system`. For a `query`, such as the user's last
+    message, folded turns that fit it best are fetched back, into what room is left. Messages come out as they came in,
+    each answer right behind its call; tool results whose call was folded, and calls that were abandoned, stand as text,
+    which every provider accepts. A session without turns gives an empty context.
 
     Raises `InvalidArgument` where the budget cannot hold the pinned turns and the fresh tail even with their longest
     texts shortened.
     """
-    return drive(assemble(session_id, immediately(memory_store), budget))
+    return drive(assemble(session_id, immediately(memory_store), budget, system, query))
 
 
-async def assemble(session_id: str, store: AsyncRepository, budget: TokenBudget) -> Context:
+async def assemble(
+    session_id: str, store: AsyncRepository, budget: TokenBudget, system: str | None, query: str | None
+) -> Context:
     check_session_id(session_id)
-    # Summaries first: they alone say what is covered, so that a leaf written between the reads hides no turn.
-    summaries = await store.get_uncompacted_summaries(session_id)
-    covered = max((summary.last_position for summary in summaries), default=0)
-    pinned = await store.get_pinned_turns(session_id, up_to_position=covered) if covered else []
-    turns = await store.get_session_turns(session_id, after_position=covered)
-    return _Fitting(summaries, pinned, turns, budget, store.token_counter).context()
-
-
-class _Fitting:
-    """Leaves out what does not fit, in order of what can best be spared, and makes messages of the rest."""
-
-    def __init__(
-        self,
-        summaries: Sequence[SummaryRecord],
-        pinned: Sequence[Turn],
-        uncovered: Sequence[Turn],
-        budget: TokenBudget,
-        counter: TokenCounter,
-    ) -> None:
-        self._budget = budget
-        self._counter = counter
-        self._messages = {summary.id: summary_message(summary) for summary in summaries}
-        self._summaries = list(summaries)
-        self._uncovered = list(uncovered)
-        self._turns = [*pinned, *uncovered]
-        self._last_position = self._turns[-1].position if self._turns else 0
-        self._left_out: list[LeftOut] = []
-        self._shortened: list[str] = []
-        self._tokens = sum(map(self._cost, self._summaries)) + sum(turn.token_count for turn in self._turns)
-
-    def context(self) -> Context:
-        self._leave_out_summaries()
-        self._leave_out_groups()
-        self._shorten_turns()
-        if self._excess > 0:
-            raise InvalidArgument(
-                f"total is {self._budget.total:,} tokens, but the pinned turns and the fresh tail take "
-                f"{self._tokens:,}; raise total, or lower fresh_tail_count ({self._budget.fresh_tail_count})"
-            )
-        return Context(
-            messages=self._ordered_messages(),
-            token_count=self._tokens,
-            summaries=self._summaries,
-            turns=self._turns,
-            left_out=self._left_out,
-            shortened=self._shortened,
-        )
-
-    @property
-    def _excess(self) -> int:
-        return self._tokens - self._budget.total
-
-    def _cost(self, summary: SummaryRecord) -> int:
-        return self._counter.count(self._messages[summary.id]["content"]) + MESSAGE_OVERHEAD_TOKENS
-
-    def _leave_out_summaries(self) -> None:
-        while self._summaries and self._excess > 0:
-            summary = self._summaries.pop(0)
-            self._leave_out(summary.id, self._cost(summary))
-
-    def _leave_out_groups(self) -> None:
-        limits = self._budget.limits()
-        gone: set[int] = set()
-        start = 0
-        for end in cuts(self._uncovered, limits):
-            if self._excess <= 0 or self._uncovered[end - 1].position > self._last_position - limits.fresh_tail_count:
-                break
-            for turn in self._uncovered[start:end]:
-                if not turn.pinned:
-                    gone.add(turn.position)
-                    self._leave_out(str(turn.id), turn.token_count)
-            start = end
-        self._turns = [turn for turn in self._turns if turn.position not in gone]
-
-    def _leave_out(self, id: str, tokens: int) -> None:
-        self._left_out.append(LeftOut(id, tokens))
-        self._tokens -= tokens
-
-    def _shorten_turns(self) -> None:
-        for turn in sorted(self._turns, key=lambda turn: -turn.token_count):
-            if self._excess <= 0:
-                return
-            if isinstance(turn.content, str) and not turn.pinned:
-                self._shorten(turn)
-
-    def _shorten(self, turn: Turn) -> None:
-        note = f"\n[shortened; the whole text is turn {turn.id}]"
-        text = str(turn.content)
-        keep = len(text)
-        while keep > 80:
-            keep = keep * 3 // 4
-            content = text[: keep // 2] + " … " + text[len(text) - keep // 2 :] + note
-            shorter = replace(turn, content=content, payload=None)
-            shorter = replace(shorter, token_count=count_turn(self._counter, shorter))
-            if turn.token_count - shorter.token_count >= self._excess:
-                break
-        else:
-            return
-        self._turns[self._turns.index(turn)] = shorter
-        self._tokens += shorter.token_count - turn.token_count
-        self._shortened.append(str(turn.id))
-
-    def _ordered_messages(self) -> list[dict[str, Any]]:
-        placed = [(summary.first_position, self._messages[summary.id]) for summary in self._summaries]
-        asked: set[str] = set()
-        answered = {id for turn in self._turns for id in answered_ids(turn)}
-        for turn in self._turns:
-            is_late = not asked.issuperset(answered_ids(turn))
-            is_abandoned = not answered.issuperset(call_ids(turn)) and not self._may_still_be_answered(turn)
-            placed.append((turn.position, _as_text(turn) if is_late or is_abandoned else turn.to_message()))
-            asked.update(call_ids(turn))
-        return [message for _, message in sorted(placed, key=lambda pair: pair[0])]
-
-    def _may_still_be_answered(self, turn: Turn) -> bool:
-        return turn.position > self._last_position - self._budget.limits().pending_window
-
-
-def summary_message(summary: SummaryRecord) -> dict[str, Any]:
-    """A summary as a message. Its mark comes from the digest of its text, which no text can contain; it is no system
-    message, because an old turn must not gain authority by being summarized."""
-    mark = f"summary-{blake2b(summary.content.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
-    start, end = summary.time_range_start.astimezone(UTC), summary.time_range_end.astimezone(UTC)
-    until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
-    head = (
-        f'<{mark} id="{summary.id}" depth="{summary.depth}" turns="{summary.first_position}-{summary.last_position}" '
-        f'count="{summary.descendant_count}" time="{start:%Y-%m-%d %H:%M} to {until} UTC">'
+    summaries, turns = await store.get_active_context(session_id)
+    opening, room = [], budget.available
+    if system is not None:
+        opening = [{"role": "system", "content": system}]
+        tokens = store.token_counter.count(system) + MESSAGE_OVERHEAD_TOKENS
+        room = budget.available + budget.reserve_system - tokens
+        if room < 1:
+            raise InvalidArgument(f"system takes {tokens:,} tokens and leaves none of {budget.total:,}; shorten it")
+    fitting = Fitting(summaries, turns, budget, room, store.token_counter)
+    fitting.fit()
+    recalled, recollection, cost = await _recalled(session_id, store, query, fitting, room)
+    return Context(
+        messages=[*opening, *fitting.messages(before_last=recollection)],
+        token_count=fitting.tokens + cost + (budget.available + budget.reserve_system - room if opening else 0),
+        summaries=fitting.summaries,
+        turns=fitting.turns,
+        left_out=fitting.left_out,
+        shortened=fitting.shortened,
+        recalled=recalled,
     )
-    return {"role": "user", "content": f"{head}\n{summary.content}\n</{mark}>"}
 
 
-def _as_text(turn: Turn) -> dict[str, Any]:
-    """A tool call or a result that stands alone, as words: providers refuse the one without the other."""
-    lines = [readable_text(turn.content)]
-    lines += [f"[called {name} {arguments}; no answer came]" for name, arguments in readable_calls(turn)]
-    text = "\n".join(filter(None, lines))
-    if answered_ids(turn):
-        text = f"[late result of tool call {', '.join(answered_ids(turn))} {turn.name or ''}]\n{text}"
-    return {"role": "assistant" if turn.role == "assistant" else "user", "content": text}
+async def _recalled(
+    session_id: str, store: AsyncRepository, query: str | None, fitting: Fitting, room: int
+) -> tuple[list[Turn], list[dict[str, Any]], int]:
+    """The turns for a query, a message that tells them, and what it takes."""
+    terms = terms_of(query or "")[:64]
+    if not terms or not fitting.turns:
+        return [], [], 0
+    most = min(room - fitting.tokens, room // SHARE_FOR_RECALL)
+    found = await store.find_documents(session_id, terms, of="turns", limit=MOST_RECALLED + len(fitting.turns))
+    shown = {turn.position for turn in fitting.turns}
+    wanted = [one.position for one in found if one.position not in shown][:MOST_RECALLED]
+    by_position = {turn.position: turn for turn in await store.get_turns_at(session_id, wanted)} if wanted else {}
+    chosen: list[Turn] = []
+    message: list[dict[str, Any]] = []
+    tokens = 0
+    for turn in (by_position[position] for position in wanted if position in by_position):
+        more = sorted([*chosen, turn], key=lambda turn: turn.position)
+        told = _recollection(more)
+        cost = store.token_counter.count(told["content"]) + MESSAGE_OVERHEAD_TOKENS
+        if cost <= most:
+            chosen, message, tokens = more, [told], cost
+    return chosen, message, tokens
+
+
+def _recollection(turns: Sequence[Turn]) -> dict[str, Any]:
+    text = transcript([replace(turn, name=turn.name or "") for turn in turns])
+    mark = f"recalled-{blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    positions = ", ".join(str(turn.position) for turn in turns)
+    return {"role": "user", "content": f'<{mark} turns="{positions}">\n{text}\n</{mark}>'}

@@ -79,6 +79,11 @@ async def run_if_needed(session_id: str, worker: Worker, budget: Any, reported_t
     threshold = getattr(budget, "context_threshold", 0.75)
     check_count("total", total, at_least=1)
     check_threshold("context_threshold", threshold)
+    check_count("reported_tokens", reported_tokens, at_least=0)
+    # The reserves are no room for turns; what the provider reports counts those for system prompt and tools, too.
+    beside_turns = getattr(budget, "reserve_system", 0) + getattr(budget, "reserve_tools", 0)
+    total = max(1, total - beside_turns - getattr(budget, "reserve_answer", 0))
+    reported_tokens = max(0, reported_tokens - beside_turns)
     if not await is_over(session_id, worker.store, total, threshold, reported_tokens):
         worker.tell(session_id, Outcome.BELOW_THRESHOLD)
         return None

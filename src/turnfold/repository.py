@@ -65,6 +65,11 @@ class Repository(Protocol):
         """The turns or summaries that have most of the terms (see `turnfold.analysis`), ranked as `turnfold.ranking`
         does, best first; of one session, or of all (None) whose id begins with `session_prefix`."""
 
+    def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
+        """The summaries without a parent, by position and without the ids of their sources, and the turns that none of
+        them stands for: the pinned ones and the uncovered ones. As much
+        work as the context is long, not the session."""
+
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         """The pinned turns, those up to a position."""
 
@@ -179,6 +184,8 @@ class AsyncRepository(Protocol):
         limit: int,
         session_prefix: str = "",
     ) -> list[Found]: ...
+
+    async def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]: ...
 
     async def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]: ...
 

@@ -583,6 +583,18 @@ class RepositoryContract:
         assert repository.get_newest_leaf("s", before_position=leaves[2].first_position) == leaves[1]
         assert repository.get_newest_leaf("s", before_position=1) is None
 
+    def test_the_active_context_is_what_stands_for_the_session(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", [Turn("system", "rules"), *some_turns(6)])
+        assert repository.get_active_context("s") == ([], turns)
+        leaves = [leaf_of(turns[1:3]), leaf_of(turns[3:5])]
+        for leaf in leaves:
+            repository.add_summary(leaf)
+        bare = [replace(leaf, source_turn_ids=()) for leaf in leaves]
+        assert repository.get_active_context("s") == (bare, [turns[0], *turns[5:]])
+        repository.add_summary(parent := condensed_of(leaves))
+        assert repository.get_active_context("s") == ([replace(parent, child_ids=())], [turns[0], *turns[5:]])
+        assert repository.get_active_context("unknown") == ([], [])
+
     def test_turns_are_read_by_their_positions(self, repository: Repository) -> None:
         turns = repository.append_turns("s", some_turns(5))
         assert repository.get_turns_at("s", [4, 2, 9]) == [turns[1], turns[3]]

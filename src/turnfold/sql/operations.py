@@ -66,6 +66,13 @@ def get_summary(session: Session, summary_id: str) -> SummaryRecord:
     return summary
 
 
+def get_active_context(session: Session, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
+    # Summaries first: they alone say what is covered, so that a leaf written between the reads hides no turn.
+    summaries = queries.uncompacted_outlines(session, session_id)
+    covered = max((summary.last_position for summary in summaries), default=0)
+    return summaries, queries.turns_beside(session, session_id, covered)
+
+
 def get_source_turns(session: Session, summary_id: str, after_position: int, limit: int | None) -> list[Turn]:
     return queries.source_turns(session, get_summary(session, summary_id), after_position, limit)
 

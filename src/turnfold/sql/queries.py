@@ -24,6 +24,7 @@ from sqlalchemy import (
     insert,
     select,
     text,
+    union_all,
     update,
 )
 
@@ -147,6 +148,15 @@ def pinned_turns(session: Session, session_id: str, up_to_position: int | None) 
     return list(_read_turns(session, statement.order_by(turns.c.position)))
 
 
+def turns_beside(session: Session, session_id: str, covered_position: int) -> list[Turn]:
+    """The turns after a position, and the pinned ones up to it. Two statements in one: each has an index of its own."""
+    after = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > covered_position)
+    pinned = select(*turns.c).where(
+        turns.c.session_id == session_id, turns.c.pinned, turns.c.position <= covered_position
+    )
+    return list(_read_turns(session, union_all(pinned, after).order_by("position")))
+
+
 def uncovered_turns(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
     statement = prepared.UNCOVERED_TURNS.limit(limit)
     return list(_read_turns(session, statement, {"session_id_": session_id, "after_": position}))
@@ -252,6 +262,13 @@ def _within(summary: SummaryRecord, *columns: ColumnElement[Any]) -> Select[Any]
     )
 
 
+def uncompacted_outlines(session: Session, session_id: str) -> list[SummaryRecord]:
+    """The summaries without a parent, without the ids of their sources."""
+    statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.parent_id.is_(None))
+    rows = session.execute(statement.order_by(summaries.c.first_position))
+    return [SummaryRecord(**row._asdict()) for row in rows]
+
+
 def newest_leaf(session: Session, session_id: str, before_position: int | None) -> SummaryRecord | None:
     statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.depth == 0)
     if before_position is not None:
@@ -308,7 +325,7 @@ def _driver_rows(new: Sequence[Turn], dialect: Dialect) -> Iterator[tuple[Any, .
         yield tuple(row)
 
 
-def _read_turns(session: Session, statement: Select[Any], parameters: dict[str, Any] | None = None) -> Iterator[Turn]:
+def _read_turns(session: Session, statement: Any, parameters: dict[str, Any] | None = None) -> Iterator[Turn]:
     result = session.execute(statement, parameters)
     names = tuple(result.keys())
     return (Turn(**dict(zip(names, row, strict=True))) for row in result)

@@ -139,6 +139,9 @@ class SqlRepository(SqlShell):
     ) -> list[Found]:
         return self._read(operations.find_documents, session_id, terms, of, limit, session_prefix)
 
+    def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
+        return self._read(operations.get_active_context, session_id)
+
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         return self._read(queries.pinned_turns, session_id, up_to_position)
 
