@@ -102,9 +102,7 @@ class Chat:
     async def send(self, session_id: str, message: Message) -> Reply:
         asked = await self._append(session_id, Turn("user", message.content, id=message.id))
         reply_id = f"{asked.id}-reply"
-        context = await assemble_context(
-            session_id, self.store, self._budget, system=INSTRUCTIONS, query=message.content
-        )
+        context = await assemble_context(session_id, self.store, self._budget, system=INSTRUCTIONS)
         answered = next((turn for turn in context.turns if turn.id == reply_id), None)
         if answered is not None:  # sent again by a client that did not see the answer
             return Reply(content=str(answered.content), turn_id=reply_id, context_tokens=context.token_count)
@@ -152,7 +150,8 @@ def engine_for(url: str) -> AsyncEngine:
     """An async engine for the URL that the turnfold command takes."""
     parsed = make_url(url)
     driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}.get(parsed.drivername)
-    engine = create_async_engine(parsed.set(drivername=driver) if driver else parsed)
+    # No connection beyond the pool: those would be opened for one statement and closed again.
+    engine = create_async_engine(parsed.set(drivername=driver) if driver else parsed, pool_size=10, max_overflow=0)
     if engine.dialect.name == "sqlite":
         prepare_sqlite(engine.sync_engine)
     return engine

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from tests.worlds import Portal
+from tests.worlds import world_of
 from turnfold import (
     CompactionInProgress,
     InvalidArgument,
@@ -29,7 +29,6 @@ from turnfold import (
     SummaryRecord,
     TokenBudget,
     Turn,
-    aio,
     compact_if_needed,
     compact_session,
     create_engine,
@@ -65,14 +64,8 @@ class Stopped(BaseException):
 @pytest.fixture(autouse=True, params=["sync", "async"])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every test of behaviour runs with the synchronous functions and with their async twins."""
-    if request.param == "sync":
-        yield "sync"
-        return
-    portal = Portal()
-    for name in ("compact_session", "compact_if_needed", "should_compact"):
-        monkeypatch.setitem(globals(), name, portal.blocking(getattr(aio, name)))
-    yield "async"
-    portal.close()
+    with world_of(request.param, monkeypatch, globals(), "compact_session", "compact_if_needed", "should_compact"):
+        yield request.param
 
 
 def summarizer() -> Summarizer:

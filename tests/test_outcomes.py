@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import Portal
+from tests.worlds import world_of
 from turnfold import (
     ModelFailed,
     ModelUnavailable,
@@ -19,7 +19,6 @@ from turnfold import (
     TokenBudget,
     Turn,
     TurnfoldError,
-    aio,
     compact_if_needed,
     compact_session,
 )
@@ -28,14 +27,8 @@ from turnfold.testing import some_turns
 
 @pytest.fixture(autouse=True, params=["sync", "async"])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "sync":
+    with world_of(request.param, monkeypatch, globals(), "compact_session", "compact_if_needed"):
         yield
-        return
-    portal = Portal()
-    for name in ("compact_session", "compact_if_needed"):
-        monkeypatch.setitem(globals(), name, portal.blocking(getattr(aio, name)))
-    yield
-    portal.close()
 
 
 def well(prompt: str) -> str:

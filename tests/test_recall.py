@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.memory_repository import MemoryRepository
-from tests.worlds import Portal
+from tests.worlds import world_of
 from turnfold import (
     InvalidArgument,
     SqlRepository,
     Summarizer,
     Turn,
     UnknownSummary,
-    aio,
     around,
     compact_session,
     describe,
@@ -46,14 +45,8 @@ SAID = [
 
 @pytest.fixture(autouse=True, params=["sync", "async"])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "sync":
+    with world_of(request.param, monkeypatch, globals(), "search", "describe", "expand", "around"):
         yield
-        return
-    portal = Portal()
-    for name in ("search", "describe", "expand", "around"):
-        monkeypatch.setitem(globals(), name, portal.blocking(getattr(aio, name)))
-    yield
-    portal.close()
 
 
 @pytest.fixture

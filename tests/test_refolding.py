@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import Portal
+from tests.worlds import world_of
 from turnfold import (
     InvalidArgument,
     ModelFailed,
@@ -17,7 +17,6 @@ from turnfold import (
     SqlRepository,
     Summarizer,
     SummaryRecord,
-    aio,
     check,
     compact_session,
     refold_session,
@@ -44,14 +43,8 @@ class Scripted:
 @pytest.fixture(autouse=True, params=["sync", "async"])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test runs with the synchronous functions and with their async twins."""
-    if request.param == "sync":
+    with world_of(request.param, monkeypatch, globals(), "compact_session", "refold_session"):
         yield
-        return
-    portal = Portal()
-    for name in ("compact_session", "refold_session"):
-        monkeypatch.setitem(globals(), name, portal.blocking(getattr(aio, name)))
-    yield
-    portal.close()
 
 
 @pytest.fixture

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from turnfold import SqlRepository, prepare_sqlite
+from turnfold import SqlRepository, aio, prepare_sqlite
 from turnfold.aio import AsyncSqlRepository
 
 T = TypeVar("T")
 
 DRIVERS = {"aiosqlite": "sqlite+aiosqlite", "psycopg": "postgresql+psycopg", "asyncpg": "postgresql+asyncpg"}
+
+
+@contextmanager
+def world_of(world: str, monkeypatch: pytest.MonkeyPatch, namespace: dict[str, Any], *names: str) -> Iterator[None]:
+    """Puts the async twins in the place of functions of turnfold where `world` is "async"."""
+    if world == "sync":
+        yield
+        return
+    portal = Portal()
+    for name in names:
+        monkeypatch.setitem(namespace, name, portal.blocking(getattr(aio, name)))
+    yield
+    portal.close()
 
 
 class Portal:
