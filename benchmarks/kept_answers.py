@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 
 from benchmarks.databases import DATA, locomo_turns, sqlite_store
-from turnfold import SqlRepository, Summarizer, TokenBudget, assemble_context, compact_session, extractive
+from turnfold import Summarizer, TokenBudget, assemble_context, compact_session, extractive
 from turnfold.analysis import terms_of
 from turnfold.models.prompt import Prompt
 
-TOTALS = (2_000, 4_000, 8_000)
+TOTALS = (4_000, 6_000, 8_000)
 
 
 def by_lede(prompt: Prompt) -> str:
@@ -46,49 +46,56 @@ def answers(sample: dict[str, object]) -> Iterator[set[str]]:
             yield words
 
 
-def share(context: Callable[[SqlRepository, str, int], str], total: int) -> float:
-    kept = asked = 0
+def kept(texts: dict[str, str]) -> float:
+    """The share of the answers whose words all stand in the context of their session."""
+    found = asked = 0
+    for sample in json.loads((DATA / "locomo5.json").read_text()):
+        there = set(terms_of(texts[sample["sample_id"]]))
+        for words in answers(sample):
+            asked += 1
+            found += words <= there
+    return found / asked
+
+
+def contexts(model: Callable[[Prompt], str], total: int) -> tuple[dict[str, str], dict[str, int]]:
+    """The text of each session's context, and its tokens."""
+    texts, tokens = {}, {}
     with sqlite_store() as store:
         for sample in json.loads((DATA / "locomo5.json").read_text()):
             session = sample["sample_id"]
             store.append_turns(session, list(locomo_turns(sample["conversation"])))
-            there = set(terms_of(context(store, session, total)))
-            for words in answers(sample):
-                asked += 1
-                kept += words <= there
-    return kept / asked
+            compact_session(session, store, Summarizer(model), leaf_chunk_tokens=total // 2, condensed_min_fanout=99)
+            found = assemble_context(session, store, TokenBudget(total=total))
+            texts[session] = "\n".join(str(message["content"]) for message in found.messages)
+            tokens[session] = found.token_count
+    return texts, tokens
 
 
-def summarized_by(model: Callable[[Prompt], str]) -> Callable[[SqlRepository, str, int], str]:
-    def context(store: SqlRepository, session: str, total: int) -> str:
-        leaf = max(400, total // 2)
-        compact_session(session, store, Summarizer(model), leaf_chunk_tokens=leaf, condensed_min_fanout=4)
-        found = assemble_context(session, store, TokenBudget(total=total))
-        return "\n".join(str(message["content"]) for message in found.messages)
-
-    return context
-
-
-def newest(store: SqlRepository, session: str, total: int) -> str:
-    said: list[str] = []
-    for turn in reversed(store.get_session_turns(session)):
-        total -= turn.token_count
-        if total < 0:
-            break
-        said.append(f"{turn.name}: {turn.content}")
-    return "\n".join(reversed(said))
+def newest(tokens: dict[str, int]) -> dict[str, str]:
+    """As many of the newest turns of each session as have so many tokens."""
+    texts = {}
+    with sqlite_store() as store:
+        for sample in json.loads((DATA / "locomo5.json").read_text()):
+            session, left = sample["sample_id"], tokens[sample["sample_id"]]
+            said: list[str] = []
+            for turn in reversed(store.append_turns(session, list(locomo_turns(sample["conversation"])))):
+                left -= turn.token_count
+                if left < 0:
+                    break
+                said.append(f"{turn.name}: {turn.content}")
+            texts[session] = "\n".join(said)
+    return texts
 
 
 def main() -> None:
-    ways = {
-        "turnfold's extractive": summarized_by(extractive),
-        "only the newest turns": newest,
-        "lede": summarized_by(by_lede),
-        "LexRank (sumy)": summarized_by(by_lexrank),
-    }
     for total in TOTALS:
-        shares = ", ".join(f"{name} {share(way, total):.3f}" for name, way in ways.items())
-        print(f"{total:,} tokens: {shares}")
+        ours, tokens = contexts(extractive, total)
+        shares = {"turnfold's extractive": kept(ours), "as many tokens of the newest turns": kept(newest(tokens))}
+        for name, model in (("lede", by_lede), ("LexRank (sumy)", by_lexrank)):
+            texts, taken = contexts(model, total)
+            shares[f"{name} (in {sum(taken.values()) // len(taken):,} tokens)"] = kept(texts)
+        mean = sum(tokens.values()) // len(tokens)
+        print(f"{mean:,} tokens: " + ", ".join(f"{name} {share:.3f}" for name, share in shares.items()))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 
 from turnfold.content import readable_calls, readable_text
 from turnfold.records import Turn
@@ -35,15 +36,16 @@ _STOP_WORDS = frozenset(
 )
 
 _CJK = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_find_words = re.compile(rf"[a-z0-9]+|[{_CJK}]+|[^\W_a-z0-9{_CJK}]+").finditer
+_ASCII_WORD = re.compile("[a-z0-9]+")
+_WORD = re.compile(rf"[a-z0-9]+|[{_CJK}]+|[^\W_a-z0-9{_CJK}]+")
 _POSSESSIVE = re.compile(r"['’]s\b")
 
 
 def terms_of(text: str) -> list[str]:
     """The distinct terms of a text, in order of their first place."""
-    found = (term for word in _words(text[:MOST_CHARACTERS]) for term in _terms(word[0]))
-    terms = list(dict.fromkeys(found))
-    return terms[:MOST_TERMS]
+    readable = _readable(text)
+    words = dict.fromkeys((_ASCII_WORD if readable.isascii() else _WORD).findall(readable))
+    return list(dict.fromkeys(chain.from_iterable(map(_terms, words))))[:MOST_TERMS]
 
 
 def turn_terms(turn: Turn) -> list[str]:
@@ -55,7 +57,7 @@ def turn_terms(turn: Turn) -> list[str]:
 def matches_in(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:
     """Where words of `text` stand that have one of the terms, or pairs of characters where words are not parted."""
     places: list[tuple[int, int]] = []
-    for word in _words(text[:MOST_CHARACTERS]):
+    for word in _WORD.finditer(_readable(text)):
         found = _terms(word[0])
         if len(found) > 1:
             starts = (word.start() + index for index, term in enumerate(found) if term in terms)
@@ -75,9 +77,13 @@ def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _words(text: str) -> Iterator[re.Match[str]]:
+def _readable(text: str) -> str:
+    """What of a text is indexed, without case, diacritics and English possessives, character for character."""
+    text = text[:MOST_CHARACTERS]
     folded = text.lower() if text.isascii() else _folded(text)
-    return _find_words(_POSSESSIVE.sub(lambda match: " " * len(match[0]), folded))
+    if "'" in folded or "’" in folded:
+        folded = _POSSESSIVE.sub("  ", folded)
+    return folded
 
 
 def _folded(text: str) -> str:

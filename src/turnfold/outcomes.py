@@ -10,6 +10,7 @@ from turnfold.errors import LeaseLost, ModelFailed, ModelUnavailable
 __all__ = ["Outcome", "log", "outcome_of"]
 
 log = logging.getLogger("turnfold")
+log.addHandler(logging.NullHandler())  # without a handler of the service Python would print warnings itself
 
 
 class Outcome(StrEnum):
