@@ -44,6 +44,9 @@ _IDS_PER_STATEMENT = 500
 _ROWS_PER_STATEMENT = 500
 _TURNS_PER_PAGE = 100
 
+_PINNED = text("pinned")
+"""The condition of the partial index, in its words: SQLite uses it for no other, such as `pinned = 1`."""
+
 
 # Sessions
 
@@ -142,7 +145,7 @@ def turns_at(session: Session, session_id: str, positions: Sequence[int]) -> lis
 
 
 def pinned_turns(session: Session, session_id: str, up_to_position: int | None) -> list[Turn]:
-    statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.pinned)
+    statement = select(*turns.c).where(turns.c.session_id == session_id, _PINNED)
     if up_to_position is not None:
         statement = statement.where(turns.c.position <= up_to_position)
     return list(_read_turns(session, statement.order_by(turns.c.position)))
@@ -151,9 +154,7 @@ def pinned_turns(session: Session, session_id: str, up_to_position: int | None) 
 def turns_beside(session: Session, session_id: str, covered_position: int) -> list[Turn]:
     """The turns after a position, and the pinned ones up to it. Two statements in one: each has an index of its own."""
     after = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > covered_position)
-    pinned = select(*turns.c).where(
-        turns.c.session_id == session_id, turns.c.pinned, turns.c.position <= covered_position
-    )
+    pinned = select(*turns.c).where(turns.c.session_id == session_id, _PINNED, turns.c.position <= covered_position)
     return list(_read_turns(session, union_all(pinned, after).order_by("position")))
 
 
