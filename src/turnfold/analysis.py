@@ -16,13 +16,15 @@ from itertools import chain
 from turnfold.content import readable_calls, readable_text
 from turnfold.records import Turn
 
-__all__ = ["matches_in", "terms_of", "turn_terms"]
+__all__ = ["matches_in", "query_terms", "searched_text", "terms_of", "turn_terms"]
 
 MOST_CHARACTERS = 200_000
 """What of a text is indexed: a log of megabytes would fill the index and is found by its beginning."""
 
 MOST_TERMS = 10_000
 """Distinct terms of one text that are indexed; PostgreSQL holds 1 MB of them."""
+
+MOST_QUERY_TERMS = 64
 
 LONGEST_WORD = 48
 """Longer runs of letters and digits are data, such as base64."""
@@ -50,8 +52,18 @@ def terms_of(text: str) -> list[str]:
 
 def turn_terms(turn: Turn) -> list[str]:
     """The terms of what a turn says, of who says it, and of the calls that it makes."""
-    calls = (" ".join(call) for call in readable_calls(turn)) if turn.tool_calls else ()
-    return terms_of("\n".join(filter(None, (turn.name, readable_text(turn.content), *calls))))
+    return terms_of(f"{turn.name}\n{searched_text(turn)}" if turn.name else searched_text(turn))
+
+
+def searched_text(turn: Turn) -> str:
+    """What of a turn is searched: its words, and the calls that it makes."""
+    calls = (" ".join(call) for call in readable_calls(turn))
+    return "\n".join(filter(None, (readable_text(turn.content), *calls)))
+
+
+def query_terms(query: str) -> list[str]:
+    """The terms of a question, the first 64: a longer one is no question any more."""
+    return terms_of(query)[:MOST_QUERY_TERMS]
 
 
 def matches_in(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:

@@ -8,11 +8,10 @@ budget, not turn by turn, so that the beginning of the context stays as it was a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Any
 
-from turnfold.analysis import terms_of
+from turnfold.analysis import query_terms
 from turnfold.budget import TokenBudget
 from turnfold.drive import drive, immediately
 from turnfold.errors import InvalidArgument
@@ -21,7 +20,7 @@ from turnfold.forms import to_anthropic, to_openai
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS
-from turnfold.transcript import transcript
+from turnfold.transcript import mark_for, transcript
 
 __all__ = ["Context", "LeftOut", "TokenBudget", "assemble_context"]
 
@@ -81,19 +80,21 @@ async def assemble(
 ) -> Context:
     check_session_id(session_id)
     summaries, turns = await store.get_active_context(session_id)
-    opening, room = [], budget.available
+    opening, opening_tokens, room = [], 0, budget.available
     if system is not None:
         opening = [{"role": "system", "content": system}]
-        tokens = store.token_counter.count(system) + MESSAGE_OVERHEAD_TOKENS
-        room = budget.available + budget.reserve_system - tokens
+        opening_tokens = store.token_counter.count(system) + MESSAGE_OVERHEAD_TOKENS
+        room += budget.reserve_system - opening_tokens
         if room < 1:
-            raise InvalidArgument(f"system takes {tokens:,} tokens and leaves none of {budget.total:,}; shorten it")
+            raise InvalidArgument(
+                f"system takes {opening_tokens:,} tokens and leaves none of {budget.total:,}; shorten it"
+            )
     fitting = Fitting(summaries, turns, budget, room, store.token_counter)
     fitting.fit()
     recalled, recollection, cost = await _recalled(session_id, store, query, fitting, room)
     return Context(
         messages=[*opening, *fitting.messages(before_last=recollection)],
-        token_count=fitting.tokens + cost + (budget.available + budget.reserve_system - room if opening else 0),
+        token_count=opening_tokens + fitting.tokens + cost,
         summaries=fitting.summaries,
         turns=fitting.turns,
         left_out=fitting.left_out,
@@ -106,7 +107,7 @@ async def _recalled(
     session_id: str, store: AsyncRepository, query: str | None, fitting: Fitting, room: int
 ) -> tuple[list[Turn], list[dict[str, Any]], int]:
     """The turns for a query, a message that tells them, and what it takes."""
-    terms = terms_of(query or "")[:64]
+    terms = query_terms(query or "")
     if not terms or not fitting.turns:
         return [], [], 0
     most = min(room - fitting.tokens, room // SHARE_FOR_RECALL)
@@ -127,7 +128,7 @@ async def _recalled(
 
 
 def _recollection(turns: Sequence[Turn]) -> dict[str, Any]:
-    text = transcript([replace(turn, name=turn.name or "") for turn in turns])
-    mark = f"recalled-{blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    text = transcript(turns)
+    mark = mark_for("recalled", text)
     positions = ", ".join(str(turn.position) for turn in turns)
     return {"role": "user", "content": f'<{mark} turns="{positions}">\n{text}\n</{mark}>'}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
-from hashlib import blake2b
 from typing import Any
 
 from turnfold.budget import TokenBudget
@@ -14,6 +13,7 @@ from turnfold.errors import InvalidArgument
 from turnfold.planning import cuts
 from turnfold.records import SummaryRecord, Turn
 from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS, TokenCounter, count_turn
+from turnfold.transcript import mark_for
 
 __all__ = ["Fitting", "LeftOut", "summary_message"]
 
@@ -124,10 +124,12 @@ class Fitting:
         return _as_text(turn) if turn.position in self._as_text else turn.to_message()
 
     def _cost(self, turn: Turn) -> int:
-        stand_ins = sum(MESSAGE_OVERHEAD_TOKENS + 8 for _ in self._stand_ins.get(turn.position, ()))
-        if turn.position not in self._as_text:
-            return turn.token_count + stand_ins
-        return count_turn(self._counter, Turn.from_message(_as_text(turn)))
+        if turn.position in self._as_text:
+            return self._message_cost(_as_text(turn))
+        return turn.token_count + sum(map(self._message_cost, self._stand_ins.get(turn.position, ())))
+
+    def _message_cost(self, message: dict[str, Any]) -> int:
+        return count_turn(self._counter, Turn.from_message(message))
 
     def _leave_out(self) -> None:
         excess = self.tokens - self._room
@@ -198,9 +200,8 @@ class Fitting:
 
 
 def summary_message(summary: SummaryRecord) -> dict[str, Any]:
-    """A summary as a message. Its mark comes from the digest of its text, which no text can contain; it is no system
-    message, because an old turn must not gain authority by being summarized."""
-    mark = f"summary-{blake2b(summary.content.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    """A summary as a message: no system message, because an old turn must not gain authority by being summarized."""
+    mark = mark_for("summary", summary.content)
     start, end = summary.time_range_start.astimezone(UTC), summary.time_range_end.astimezone(UTC)
     until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
     head = (

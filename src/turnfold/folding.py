@@ -83,8 +83,8 @@ class Folding:
     async def _reason_to_end(self, chunk: Chunk) -> Outcome | None:
         if not chunk.length:
             return Outcome.PENDING_CALL if chunk.waits_for_answer else Outcome.NOTHING_TO_FOLD
-        if self._run.bound_reached:
-            return self._run.bound_reached
+        if bound := self._run.bound_reached:
+            return bound
         is_justified = await self._need.justifies(chunk, self._run.session_id, self._store)
         return None if is_justified else Outcome.TOO_LITTLE_TO_FOLD
 
@@ -102,8 +102,8 @@ class Folding:
                 max_tokens=getattr(self._run.worker.summarizer, "max_input_tokens", DEFAULT_MAX_INPUT_TOKENS),
             )
             for batch in batches:
-                if self._run.bound_reached:
-                    return self._run.bound_reached
+                if bound := self._run.bound_reached:
+                    return bound
                 summaries.append(await self._condense_batch(batch))
             depth += 1
         return None

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-__all__ = ["COMMON", "NEIGHBOUR_SHARES", "Corpus", "Found", "Posting", "rank"]
+__all__ = ["COMMON", "NEIGHBOUR_SHARES", "Corpus", "Found", "Kind", "Posting", "rank"]
+
+Kind = Literal["turns", "summaries"]
+"""What a search is made in."""
 
 K1 = 1.2
 B = 0.5
@@ -80,7 +83,7 @@ def _order(found: Found) -> tuple[float, str, int, str]:
 
 def _with_neighbours(scores: Mapping[tuple[str, int, str], float]) -> dict[tuple[str, int, str], float]:
     spread = dict(scores)
-    for (session_id, position, ref), score in list(scores.items()):
+    for (session_id, position, ref), score in scores.items():
         for distance, share in enumerate(NEIGHBOUR_SHARES, start=1):
             for beside in (position - distance, position + distance):
                 if beside >= 1:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from turnfold.analysis import matches_in, terms_of
-from turnfold.content import readable_calls, readable_text
+from turnfold.analysis import matches_in, query_terms, searched_text
 from turnfold.drive import drive, immediately
 from turnfold.errors import InvalidArgument
 from turnfold.planning import check_count
@@ -25,7 +24,6 @@ __all__ = ["Description", "Expansion", "Hit", "around", "describe", "expand", "s
 SearchIn = Literal["turns", "summaries", "both"]
 
 EXCERPT_CHARACTERS = 240
-MOST_QUERY_TERMS = 64
 PAGE = 200
 
 
@@ -115,7 +113,7 @@ async def find(
         raise InvalidArgument(f"in_ must be 'turns', 'summaries' or 'both', not {in_!r}")
     if not isinstance(query, str):
         raise InvalidArgument(f"query must be a text, not a {type(query).__name__}")
-    terms = terms_of(query)[:MOST_QUERY_TERMS]
+    terms = query_terms(query)
     hits: list[Hit] = []
     if terms and in_ != "summaries":
         found = await store.find_documents(session_id, terms, of="turns", limit=limit, session_prefix=session_prefix)
@@ -180,9 +178,7 @@ async def _turn_hits(store: AsyncRepository, found: Sequence[Found], terms: froz
 
 
 def _turn_hit(turn: Turn, score: float, terms: frozenset[str]) -> Hit:
-    calls = (" ".join(call) for call in readable_calls(turn))
-    text = "\n".join(filter(None, (readable_text(turn.content), *calls)))
-    excerpt, highlights = _excerpt(text, terms)
+    excerpt, highlights = _excerpt(searched_text(turn), terms)
     assert turn.created_at is not None  # noqa: S101  (a stored turn has one)
     return Hit(
         kind="turn",

@@ -32,6 +32,7 @@ __all__ = [
     "check_turns",
     "derived_summary_id",
     "derived_turn_id",
+    "digest",
 ]
 
 Content = str | list[Any] | None
@@ -335,15 +336,16 @@ def check_turns(session_id: str, turns: Sequence[Turn]) -> None:
 
 def derived_turn_id(session_id: str, position: int) -> str:
     """The id of a turn that came without one: the same on every database."""
-    return f"turn-{_digest(f'{position}:{session_id}')}"
+    return f"turn-{digest(f'{position}:{session_id}')}"
 
 
 def derived_summary_id(session_id: str, depth: int, first_position: int) -> str:
     """The id of the one summary of a depth that begins at a position: the same on every database."""
-    return f"sum-{_digest(f'{depth}:{first_position}:{session_id}')}"
+    return f"sum-{digest(f'{depth}:{first_position}:{session_id}')}"
 
 
-def _digest(key: str) -> str:
+def digest(key: str) -> str:
+    """Sixteen hexadecimal digits for a key, the same everywhere: what derived ids are made of."""
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
 

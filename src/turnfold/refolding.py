@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from turnfold.errors import InvalidArgument
 from turnfold.outcomes import Outcome
@@ -18,7 +18,8 @@ from turnfold.running import Made, Run
 
 __all__ = ["FALLBACKS", "OnRefoldProgress", "Refolding", "Stale", "check_stale", "no_refolds"]
 
-Stale = Collection[Literal["fallback", "prompt_version", "model"]]
+Reason = Literal["fallback", "prompt_version", "model"]
+Stale = Collection[Reason]
 FALLBACKS: Stale = frozenset({"fallback"})
 OnRefoldProgress = Callable[[RefoldProgress], None]
 
@@ -67,8 +68,8 @@ class Refolding:
         waiting = {summary.id: (summary.depth, summary.first_position) for summary in chosen}
         done = 0
         while waiting:
-            if self._run.bound_reached:
-                return self._run.bound_reached
+            if bound := self._run.bound_reached:
+                return bound
             id = min(waiting, key=lambda id: waiting[id])
             old = await self._store.get_summary(id)
             chain = await self._chain(old)
@@ -100,7 +101,8 @@ class Refolding:
             tokens = sum(child.token_count for child in children)
             if parent.token_count < tokens:
                 break
-            made = self._replaced(parent, await self._run.summarize_summaries(children), source_token_count=tokens)
+            parent = replace(parent, source_token_count=tokens)
+            made = self._replaced(parent, await self._run.summarize_summaries(children))
             chain.append(made)
         return chain
 
@@ -122,15 +124,8 @@ class Refolding:
         before = await self._store.get_newest_leaf(leaf.session_id, before_position=leaf.first_position)
         return before.content if before else ""
 
-    def _replaced(self, old: SummaryRecord, made: Made, source_token_count: int | None = None) -> SummaryRecord:
-        return replace(
-            old,
-            **made.facts(),
-            source_token_count=old.source_token_count if source_token_count is None else source_token_count,
-            created_at=datetime.now(UTC),
-            is_outdated=False,
-            refold_attempts=0,
-        )
+    def _replaced(self, old: SummaryRecord, made: Made) -> SummaryRecord:
+        return replace(old, **made.facts(), created_at=datetime.now(UTC), is_outdated=False, refold_attempts=0)
 
     def _report(self, done: int, to_do: int, depth: int) -> None:
         if self._on_progress is not None:
@@ -151,6 +146,6 @@ def no_refolds() -> RefoldStats:
 
 def check_stale(stale: object) -> None:
     """Raises `InvalidArgument` unless `stale` names what makes a summary stale."""
-    names = {"fallback", "prompt_version", "model"}
+    names = set(get_args(Reason))
     if isinstance(stale, str) or not isinstance(stale, Collection) or not stale or not set(stale) <= names:
         raise InvalidArgument(f"stale must be one or more of {', '.join(sorted(names))}, not {stale!r}")

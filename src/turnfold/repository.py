@@ -12,9 +12,9 @@ subclassing that suite. Four promises hold for every method:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-from turnfold.ranking import Found
+from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn
 from turnfold.tokens import TokenCounter
 
@@ -58,7 +58,7 @@ class Repository(Protocol):
         session_id: str | None,
         terms: Sequence[str],
         *,
-        of: Literal["turns", "summaries"],
+        of: Kind,
         limit: int,
         session_prefix: str = "",
     ) -> list[Found]:
@@ -180,7 +180,7 @@ class AsyncRepository(Protocol):
         session_id: str | None,
         terms: Sequence[str],
         *,
-        of: Literal["turns", "summaries"],
+        of: Kind,
         limit: int,
         session_prefix: str = "",
     ) -> list[Found]: ...

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Protocol, Self
 
 from turnfold.drive import awaitable, drive
@@ -21,7 +20,7 @@ from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, check
 from turnfold.prompts import OWN_PROMPTS, Prompts
 from turnfold.records import SummaryRecord, Tier, Turn
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
-from turnfold.transcript import chapters, pieces_of, transcript
+from turnfold.transcript import chapters, mark_for, pieces_of, transcript
 
 __all__ = [
     "DEFAULT_MAX_INPUT_TOKENS",
@@ -316,8 +315,7 @@ class _Task:
 
 
 def _prompt(template: str, task: _Task, prior_summary: str, temperature: float) -> Prompt:
-    # The mark comes from the source's own digest: no text can contain it and close the transcript.
-    mark = f"transcript-{blake2b(task.source.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    mark = mark_for("transcript", task.source)
     instructions = template.format(target=task.target_tokens, depth=task.depth).rstrip()
     prior = _PRIOR.format(summary=prior_summary) if prior_summary else ""
     text = f"{instructions}\n{_RULES.format(mark=mark)}{prior}\n<{mark}>\n{task.source}\n</{mark}>\n"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from hashlib import blake2b
 
 from turnfold.content import readable_calls, readable_text
 from turnfold.records import SummaryRecord, Turn
 from turnfold.tokens import TokenCounter
 
-__all__ = ["chapters", "pieces_of", "transcript"]
+__all__ = ["chapters", "mark_for", "pieces_of", "transcript"]
 
 
 def transcript(turns: Sequence[Turn]) -> str:
@@ -56,6 +57,11 @@ def pieces_of(text: str, max_tokens: int, counter: TokenCounter) -> Iterator[str
         piece.append(line)
         tokens += cost
     yield "\n".join(piece)
+
+
+def mark_for(kind: str, text: str) -> str:
+    """The name of the tags around a text: from its own digest, so that nothing in it can close them."""
+    return f"{kind}-{blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def _utterances(turn: Turn) -> Iterator[str]:

@@ -56,23 +56,14 @@ def plain(text: str) -> str:
 
 @contextmanager
 def progress(title: str, *, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; nothing where that is no terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with _bar("") as bar:
         task = bar.add_task(title, total=total)
         yield lambda steps: bar.advance(task, steps)
 
 
 @contextmanager
 def compaction_progress() -> Iterator[turnfold.running.OnProgress]:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("turns"),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with _bar("turns") as bar:
         task = bar.add_task("Folding", total=None)
 
         def show(step: turnfold.Progress) -> None:
@@ -84,8 +75,7 @@ def compaction_progress() -> Iterator[turnfold.running.OnProgress]:
 
 @contextmanager
 def refold_progress() -> Iterator[turnfold.refolding.OnRefoldProgress]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("summaries"), console=err, transient=True, disable=not err.is_terminal) as bar:
+    with _bar("summaries") as bar:
         task = bar.add_task("Making again", total=None)
 
         def show(step: turnfold.RefoldProgress) -> None:
@@ -93,6 +83,12 @@ def refold_progress() -> Iterator[turnfold.refolding.OnRefoldProgress]:
             bar.update(task, description=title, completed=step.summaries_done, total=step.summaries_to_do)
 
         yield show
+
+
+def _bar(unit: str) -> Progress:
+    """A bar on standard error; nothing where that is no terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 def imported(found: Iterable[Imported], *, as_json: bool) -> None:

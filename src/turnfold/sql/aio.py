@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from turnfold.ranking import Found
+from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import leases, operations, queries, upkeep
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
@@ -99,7 +99,7 @@ class AsyncSqlRepository(SqlShell):
         session_id: str | None,
         terms: Sequence[str],
         *,
-        of: Literal["turns", "summaries"],
+        of: Kind,
         limit: int,
         session_prefix: str = "",
     ) -> list[Found]:

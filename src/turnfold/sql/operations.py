@@ -15,7 +15,7 @@ from sqlalchemy import Row
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
-from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Posting, rank
+from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Kind, Posting, rank
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
 from turnfold.sql import leases, queries, search, upkeep
 
@@ -141,7 +141,7 @@ def _count_replacement(session: Session, summary: SummaryRecord, old: SummaryRec
 
 
 def find_documents(
-    session: Session, session_id: str | None, terms: Sequence[str], of: search.Kind, limit: int, session_prefix: str
+    session: Session, session_id: str | None, terms: Sequence[str], of: Kind, limit: int, session_prefix: str
 ) -> list[Found]:
     where = search.Where(session, session_id, session_prefix, of)
     by_term: dict[str, list[Posting]] = {term: [] for term in terms}

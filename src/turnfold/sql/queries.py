@@ -79,11 +79,11 @@ def count_replaced(session: Session, session_id: str, tokens: int) -> None:
 def count_folded(session: Session, summary: SummaryRecord) -> None:
     """The active context now holds the summary in place of its sources; what a leaf stands for is covered."""
     tokens = summary.token_count - summary.source_token_count
-    parameters = {"session_id_": summary.session_id, "tokens_": tokens}
-    if summary.depth == 0:
-        session.execute(prepared.COUNT_LEAF, {**parameters, "position_": summary.last_position})
-    else:
-        session.execute(prepared.COUNT_ACTIVE, parameters)
+    if summary.depth > 0:
+        count_replaced(session, summary.session_id, tokens)
+        return
+    parameters = {"session_id_": summary.session_id, "tokens_": tokens, "position_": summary.last_position}
+    session.execute(prepared.COUNT_LEAF, parameters)
 
 
 def session_record(session: Session, session_id: str) -> SessionRecord | None:

@@ -10,12 +10,12 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
-from turnfold.ranking import Found
+from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import leases, operations, queries, upkeep
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
@@ -133,7 +133,7 @@ class SqlRepository(SqlShell):
         session_id: str | None,
         terms: Sequence[str],
         *,
-        of: Literal["turns", "summaries"],
+        of: Kind,
         limit: int,
         session_prefix: str = "",
     ) -> list[Found]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -34,14 +33,12 @@ from sqlalchemy import (
 )
 
 from turnfold.analysis import terms_of, turn_terms
-from turnfold.ranking import Posting
-from turnfold.records import SummaryRecord, Turn
+from turnfold.ranking import Kind, Posting
+from turnfold.records import SummaryRecord, Turn, digest
 from turnfold.sql.tables import sessions, summaries, turns
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-Kind = Literal["turns", "summaries"]
 
 # Beside the metadata of the tables: on SQLite it is no table that Alembic could compare.
 documents = Table(
@@ -59,11 +56,11 @@ _ROWS = 500
 
 
 def index_turns(session: Session, new: Iterable[Turn]) -> None:
-    _insert(session, [_of_turn(turn) for turn in new])
+    _insert(session, session.get_bind().dialect.name, [_of_turn(turn) for turn in new])
 
 
 def index_summary(session: Session, summary: SummaryRecord) -> None:
-    _insert(session, [_of_summary(summary)])
+    _insert(session, session.get_bind().dialect.name, [_of_summary(summary)])
 
 
 def reindex_summary(session: Session, summary: SummaryRecord) -> None:
@@ -152,11 +149,11 @@ def index_everything(connection: Connection) -> None:
         ).all()
         if not page:
             break
-        _insert_rows(connection, [_of_turn(Turn(**row._asdict())) for row in page])
+        _insert(connection, connection.dialect.name, [_of_turn(Turn(**row._asdict())) for row in page])
         last = (page[-1].session_id, page[-1].position)
     columns = [summaries.c[name] for name in ("id", "session_id", "content", "first_position", "token_count")]
     for row in connection.execute(select(*columns)).all():
-        _insert_rows(connection, [_of_summary(row)])
+        _insert(connection, connection.dialect.name, [_of_summary(row)])
 
 
 def _of_turn(turn: Turn) -> dict[str, Any]:
@@ -174,17 +171,12 @@ def _row(terms: list[str], session_id: str, position: int, ref: str, length: int
     return {"terms": " ".join(terms), "session_id": session_id, "position": position, "ref": ref, "length": length}
 
 
-def _insert(session: Session, rows: list[dict[str, Any]]) -> None:
-    statement = _insert_of(session.get_bind().dialect.name)
+def _insert(where: Session | Connection, dialect: str, rows: list[dict[str, Any]]) -> None:
     if len(rows) == 1:  # drivers take two more round trips for a list, even of one
-        session.execute(statement, rows[0])
+        where.execute(_insert_of(dialect), rows[0])
         return
     for start in range(0, len(rows), _ROWS):
-        session.execute(statement, rows[start : start + _ROWS])
-
-
-def _insert_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    connection.execute(_insert_of(connection.dialect.name), rows)
+        where.execute(_insert_of(dialect), rows[start : start + _ROWS])
 
 
 @cache
@@ -205,12 +197,12 @@ def _vector(dialect: str, terms: ColumnElement[str]) -> ColumnElement[Any]:
 
 def _matches(dialect: str, *terms: str, any_of: Sequence[str] = ()) -> ColumnElement[bool]:
     """Whether a document has all the terms, and any of the others."""
+    both, either = (" AND ", " OR ") if dialect == "sqlite" else (" & ", " | ")
+    expression = both.join([*terms, f"({either.join(any_of)})"] if any_of else terms)
     if dialect == "sqlite":
-        expression = " AND ".join([*terms, *([f"({' OR '.join(any_of)})"] if any_of else [])])
         return literal_column("turnfold_search").bool_op("MATCH")(expression)
     from sqlalchemy.dialects.postgresql import TSQUERY
 
-    expression = " & ".join([*terms, *([f"({' | '.join(any_of)})"] if any_of else [])])
     return documents.c.terms.bool_op("@@")(cast(literal(expression, Text()), TSQUERY))
 
 
@@ -237,12 +229,8 @@ def _all(session: Session, statements: Sequence[Any]) -> Sequence[Any]:
 def _scope(session_id: str | None, kind: Kind) -> str:
     """The term that all documents of a kind have, of one session or of all."""
     letter = kind[0]
-    return f"k{letter}" if session_id is None else f"{letter}{_digest(session_id)}"
+    return f"k{letter}" if session_id is None else f"{letter}{digest(session_id)}"
 
 
 def _own_term(summary_id: str) -> str:
-    return f"d{_digest(summary_id)}"
-
-
-def _digest(id: str) -> str:
-    return blake2b(id.encode(), digest_size=8).hexdigest()
+    return f"d{digest(summary_id)}"
