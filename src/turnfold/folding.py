@@ -51,8 +51,11 @@ class Folding:
         self._need = need
         evictable = session.last_position - limits.fresh_tail_count
         self._turns_to_compact = evictable - session.covered_position
+        self._uncompacted: list[SummaryRecord] = []
 
     async def fold(self) -> Outcome:
+        if self._session.covered_position:
+            self._uncompacted = await self._store.get_uncompacted_summaries(self._session.id)
         ended = await self._fold_leaves()
         ended = await self._condense() or ended
         is_bound = ended in (Outcome.MAX_MODEL_CALLS, Outcome.DEADLINE)
@@ -90,7 +93,7 @@ class Folding:
 
     async def _condense(self) -> Outcome | None:
         """Condense through every depth; the bound that ended it early."""
-        summaries = await self._store.get_uncompacted_summaries(self._run.session_id)
+        summaries = self._uncompacted
         depth = 0
         while summaries and depth <= max(summary.depth for summary in summaries):
             if not self._limits.may_condense_from(depth):
@@ -104,7 +107,7 @@ class Folding:
             for batch in batches:
                 if bound := self._run.bound_reached:
                     return bound
-                summaries.append(await self._condense_batch(batch))
+                await self._condense_batch(batch)
             depth += 1
         return None
 
@@ -127,7 +130,7 @@ class Folding:
         self._report(depth=0)
         return leaf.content
 
-    async def _condense_batch(self, children: Sequence[SummaryRecord]) -> SummaryRecord:
+    async def _condense_batch(self, children: Sequence[SummaryRecord]) -> None:
         made = await self._run.summarize_summaries(children)
         parent = await self._write(
             made,
@@ -142,7 +145,6 @@ class Folding:
         )
         self.stats["condensed_summaries_created"] += 1
         self._report(depth=parent.depth)
-        return parent
 
     async def _write(self, made: Made, *, depth: int, first_position: int, **facts: Any) -> SummaryRecord:
         session_id = self._run.session_id
@@ -156,6 +158,7 @@ class Folding:
             **facts,
         )
         await self._store.add_summary(summary, lease=self._run.lease)
+        self._uncompacted.append(summary)
         self.stats["tiers_used"].append(summary.tier)
         if summary.tier == "fallback":
             log.warning("session %r: no answer of the model could become summary %s", session_id, summary.id)

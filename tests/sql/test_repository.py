@@ -180,6 +180,27 @@ class TestBound:
         with Session(any_engine) as session, pytest.raises(InvalidArgument, match="bound"):
             SqlRepository(any_engine).bind(session).bind(session)
 
+    @pytest.mark.parametrize("own", [None, {"orders_schema": "public"}], ids=["no schemas", "schemas"])
+    def test_the_connection_means_its_own_schemas_again_afterwards(
+        self, any_engine: Engine, own: dict[str, str] | None
+    ) -> None:
+        if any_engine.dialect.name == "sqlite":
+            pytest.skip("SQLite has no schemas")
+        migrate(any_engine, schema="memory")
+        store = SqlRepository(any_engine, schema="memory")
+        with Session(any_engine) as session, session.begin():
+            session.connection(execution_options={"schema_translate_map": own})
+            bound = store.bind(session)
+            bound.append_turns("s", some_turns(2))
+            with pytest.raises(TurnConflict):
+                bound.append_turns("s", [Turn("user", "one", id="1"), Turn("user", "two", id="1")])
+            assert session.connection().get_execution_options()["schema_translate_map"] == own
+            assert len(bound.get_session_turns("s")) == 2
+        assert len(store.get_session_turns("s")) == 2
+        assert SqlRepository(any_engine).get_session("s") is None
+        with any_engine.begin() as connection:
+            connection.execute(text("DROP SCHEMA memory CASCADE"))
+
     def orders(self, engine: Engine) -> int:
         with engine.connect() as connection:
             return int(connection.execute(text("SELECT count(*) FROM orders")).scalar_one())

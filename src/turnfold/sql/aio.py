@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
 from turnfold.sql import leases, operations, queries, upkeep
-from turnfold.sql.engine import check_dialect, reading_options, translated_errors
+from turnfold.sql.engine import check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
 from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
 from turnfold.sql.retrying import Again
@@ -58,7 +59,6 @@ class AsyncSqlRepository(SqlShell):
         super().__init__(engine.sync_engine, schema, token_counter)
         self._engine = engine
         self._slots_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        self._reading = engine.execution_options(**reading_options(engine.sync_engine))
 
     async def bound(self, session: AsyncSession, operation: Callable[[SqlRepository], R]) -> R:
         """Run an operation inside the transaction of `session`: what it writes commits or rolls back with that.
@@ -180,29 +180,37 @@ class AsyncSqlRepository(SqlShell):
     async def erase_session(self, session_id: str) -> bool:
         return await self._write(operations.erase_session, check_session_id(session_id), utc_now())
 
-    def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        return self._run(self._reading, question, *args, **kwargs)
+    def _read(
+        self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[R]:
+        return self._run(False, question, *args, **kwargs)
 
-    def _write(self, command: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        return self._run(self._engine, command, *args, **kwargs)
+    def _write(
+        self, command: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[R]:
+        return self._run(True, command, *args, **kwargs)
 
     async def _run(
-        self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+        self, writes: bool, operation: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         async with self._slots():
-            return await self._until_done(bind, operation, *args, **kwargs)
+            return await self._until_done(writes, operation, *args, **kwargs)
 
     async def _until_done(
-        self, bind: AsyncEngine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+        self, writes: bool, operation: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         for attempt in itertools.count():
-            # One greenlet for the whole transaction: each further one would cost as much as a statement.
-            work = AsyncSession(bind).run_sync(self._try, attempt, bind is self._engine, operation, *args, **kwargs)
-            result = await _uninterrupted(asyncio.ensure_future(work))
+            transaction = partial(self._try, attempt, writes, operation, *args, **kwargs)
+            result = await _uninterrupted(asyncio.ensure_future(self._in_greenlet(transaction)))
             if not isinstance(result, Again):
                 return result
             await asyncio.sleep(result.seconds)
         raise AssertionError("unreachable")
+
+    def _in_greenlet(self, transaction: Callable[[], R]) -> Coroutine[Any, Any, R]:
+        """One greenlet for the whole transaction, in which the engine is used as a synchronous one: each further
+        greenlet would cost as much as a statement. `run_sync` of a session is the only public way into one."""
+        return AsyncSession(self._engine).run_sync(lambda _: transaction())
 
     def _slots(self) -> asyncio.Semaphore:
         """Who comes when the pool is busy waits here: setting up hundreds of sessions in one turn of the event loop,

@@ -1,4 +1,4 @@
-"""The operations of the repository as functions of a SQLAlchemy session, for the sync and the async repository alike.
+"""The operations of the repository as functions of a SQLAlchemy connection, the same for both repositories.
 
 Each runs inside a transaction that its caller began and ends: what raises here was never written. The statements
 stand in `queries.py`; here stand the promises of `turnfold.repository`.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from turnfold.content import answered_ids, call_ids
 from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
@@ -19,17 +19,19 @@ from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Kind, Post
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
 from turnfold.sql import leases, queries, search, upkeep
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
 
 def append_turns(
-    session: Session, session_id: str, turns: Sequence[Turn], token_counts: Sequence[int], counter: str, now: datetime
+    connection: Connection,
+    session_id: str,
+    turns: Sequence[Turn],
+    token_counts: Sequence[int],
+    counter: str,
+    now: datetime,
 ) -> list[Turn]:
-    last_position = queries.lock_session(session, session_id, now).last_position
+    last_position = queries.lock_session(connection, session_id, now).last_position
     ids = [turn.id for turn in turns if turn.id is not None]
-    known = queries.turns_by_id(session, session_id, ids) if last_position else {}
-    pins = _Pins(session, session_id, is_new=not last_position)
+    known = queries.turns_by_id(connection, session_id, ids) if last_position else {}
+    pins = _Pins(connection, session_id, is_new=not last_position)
     new: list[Turn] = []
     result: list[Turn] = []
     for turn, token_count in zip(turns, token_counts, strict=True):
@@ -53,37 +55,37 @@ def append_turns(
         result.append(stored)
     if new:
         tokens = sum(turn.token_count for turn in new)
-        queries.insert_turns(session, new)
-        search.index_turns(session, new)
-        queries.count_appended(session, session_id, new[-1].position, tokens)
+        queries.insert_turns(connection, new)
+        search.index_turns(connection, new)
+        queries.count_appended(connection, session_id, new[-1].position, tokens)
     return result
 
 
-def get_summary(session: Session, summary_id: str) -> SummaryRecord:
-    summary = queries.summary_by_id(session, summary_id)
+def get_summary(connection: Connection, summary_id: str) -> SummaryRecord:
+    summary = queries.summary_by_id(connection, summary_id)
     if summary is None:
         raise UnknownSummary(f"no summary has the id {summary_id!r}; get_summaries lists those of a session")
     return summary
 
 
-def get_active_context(session: Session, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
+def get_active_context(connection: Connection, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
     # Summaries first: they alone say what is covered, so that a leaf written between the reads hides no turn.
-    summaries = queries.uncompacted_outlines(session, session_id)
+    summaries = queries.uncompacted_outlines(connection, session_id)
     covered = max((summary.last_position for summary in summaries), default=0)
-    return summaries, queries.turns_beside(session, session_id, covered)
+    return summaries, queries.turns_beside(connection, session_id, covered)
 
 
-def get_source_turns(session: Session, summary_id: str, after_position: int, limit: int | None) -> list[Turn]:
-    return queries.source_turns(session, get_summary(session, summary_id), after_position, limit)
+def get_source_turns(connection: Connection, summary_id: str, after_position: int, limit: int | None) -> list[Turn]:
+    return queries.source_turns(connection, get_summary(connection, summary_id), after_position, limit)
 
 
-def get_child_summaries(session: Session, summary_id: str) -> list[SummaryRecord]:
-    summary = get_summary(session, summary_id)
-    return queries.child_summaries(session, summary) if summary.depth else []
+def get_child_summaries(connection: Connection, summary_id: str) -> list[SummaryRecord]:
+    summary = get_summary(connection, summary_id)
+    return queries.child_summaries(connection, summary) if summary.depth else []
 
 
-def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
-    row = queries.touch_session(session, summary.session_id, now)
+def add_summary(connection: Connection, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
+    row = queries.touch_session(connection, summary.session_id, now)
     if lease is not None and not _is_held(lease, row):
         raise _lease_lost(lease)
     if row is None:
@@ -92,31 +94,31 @@ def add_summary(session: Session, summary: SummaryRecord, lease: Lease | None, n
     if summary.parent_id is not None:
         raise InvalidSummary(f"summary {summary.id}: a new summary has no parent yet, not {summary.parent_id}")
     if summary.depth == 0:
-        _add_leaf(session, summary, row.covered_position)
+        _add_leaf(connection, summary, row.covered_position)
     else:
-        _add_condensed(session, summary)
-    search.index_summary(session, summary)
+        _add_condensed(connection, summary)
+    search.index_summary(connection, summary)
 
 
-def replace_summaries(session: Session, new: Sequence[SummaryRecord], lease: Lease | None, now: datetime) -> None:
+def replace_summaries(connection: Connection, new: Sequence[SummaryRecord], lease: Lease | None, now: datetime) -> None:
     old: SummaryRecord | None = None
     for index, summary in enumerate(new):
         if index == 0:
-            row = queries.touch_session(session, summary.session_id, now)
+            row = queries.touch_session(connection, summary.session_id, now)
             if lease is not None and not _is_held(lease, row):
                 raise _lease_lost(lease)
         elif summary.id != new[index - 1].parent_id:
             raise InvalidSummary(f"summary {summary.id} is not the parent of {new[index - 1].id}; name a chain upwards")
-        old = get_summary(session, summary.id)
-        _check_replacement(session, summary, old)
-        queries.replace_summary(session, summary)
+        old = get_summary(connection, summary.id)
+        _check_replacement(connection, summary, old)
+        queries.replace_summary(connection, summary)
         if summary.content != old.content:
-            search.reindex_summary(session, summary)
+            search.reindex_summary(connection, summary)
     if old is not None and (new[-1].content, new[-1].token_count) != (old.content, old.token_count):
-        _count_replacement(session, new[-1], old)
+        _count_replacement(connection, new[-1], old)
 
 
-def _check_replacement(session: Session, summary: SummaryRecord, old: SummaryRecord) -> None:
+def _check_replacement(connection: Connection, summary: SummaryRecord, old: SummaryRecord) -> None:
     kept = {f.name: getattr(old, f.name) for f in fields(SummaryRecord) if f.name not in REPLACEABLE_FIELDS}
     differing = [name for name, value in kept.items() if getattr(summary, name) != value]
     if differing:
@@ -125,15 +127,15 @@ def _check_replacement(session: Session, summary: SummaryRecord, old: SummaryRec
             "made again keeps its sources and its place"
         )
     _check_says_something(summary)
-    tokens = queries.child_tokens(session, summary.id) if summary.depth else old.source_token_count
+    tokens = queries.child_tokens(connection, summary.id) if summary.depth else old.source_token_count
     _check_derived(summary, {"source_token_count": tokens})
 
 
-def _count_replacement(session: Session, summary: SummaryRecord, old: SummaryRecord) -> None:
+def _count_replacement(connection: Connection, summary: SummaryRecord, old: SummaryRecord) -> None:
     tokens = summary.token_count - old.token_count
     if summary.parent_id is None:
-        queries.count_replaced(session, summary.session_id, tokens)
-    elif not queries.count_replaced_child(session, summary.parent_id, tokens):
+        queries.count_replaced(connection, summary.session_id, tokens)
+    elif not queries.count_replaced_child(connection, summary.parent_id, tokens):
         raise InvalidSummary(
             f"summary {summary.id}: its parent {summary.parent_id} would not be smaller than its children any more; "
             "replace both in one call"
@@ -141,9 +143,9 @@ def _count_replacement(session: Session, summary: SummaryRecord, old: SummaryRec
 
 
 def find_documents(
-    session: Session, session_id: str | None, terms: Sequence[str], of: Kind, limit: int, session_prefix: str
+    connection: Connection, session_id: str | None, terms: Sequence[str], of: Kind, limit: int, session_prefix: str
 ) -> list[Found]:
-    where = search.Where(session, session_id, session_prefix, of)
+    where = search.Where(connection, session_id, session_prefix, of)
     by_term: dict[str, list[Posting]] = {term: [] for term in terms}
     for posting in search.postings(where, terms, COMMON + 1):
         by_term[posting.term].append(posting)
@@ -163,17 +165,17 @@ def find_documents(
     if of == "summaries":
         return rank(corpus, postings, limit, among_turns=False)
     found = rank(corpus, postings, limit + 2 * len(NEIGHBOUR_SHARES), among_turns=True)
-    return _within_sessions(session, found, limit)
+    return _within_sessions(connection, found, limit)
 
 
-def _within_sessions(session: Session, found: Sequence[Found], limit: int) -> list[Found]:
+def _within_sessions(connection: Connection, found: Sequence[Found], limit: int) -> list[Found]:
     """Without neighbours beyond the end of a session."""
-    last = queries.last_positions(session, {one.session_id for one in found})
+    last = queries.last_positions(connection, {one.session_id for one in found})
     return [one for one in found if one.position <= last.get(one.session_id, 0)][:limit]
 
 
-def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) -> None:
-    child, parent = get_summary(session, summary_id), get_summary(session, parent_id)
+def mark_summary_compacted(connection: Connection, summary_id: str, parent_id: str) -> None:
+    child, parent = get_summary(connection, summary_id), get_summary(connection, parent_id)
     if child.parent_id != parent.id:
         raise InvalidSummary(
             f"summary {child.id} is no child of {parent.id}, which spans {parent.first_position} to "
@@ -181,45 +183,45 @@ def mark_summary_compacted(session: Session, summary_id: str, parent_id: str) ->
         )
 
 
-def acquire_lease(session: Session, session_id: str, owner: str, seconds: float, now: datetime) -> Lease | None:
-    taken = leases.take_lease(session, session_id, owner, seconds, now)
+def acquire_lease(connection: Connection, session_id: str, owner: str, seconds: float, now: datetime) -> Lease | None:
+    taken = leases.take_lease(connection, session_id, owner, seconds, now)
     if taken is None:
         return None
     return Lease(session_id=session_id, owner=owner, token=taken.lease_token, expires_at=taken.lease_expires_at)
 
 
-def renew_lease(session: Session, lease: Lease, seconds: float, now: datetime) -> Lease:
-    expires_at = leases.prolong_lease(session, lease, seconds, now)
+def renew_lease(connection: Connection, lease: Lease, seconds: float, now: datetime) -> Lease:
+    expires_at = leases.prolong_lease(connection, lease, seconds, now)
     if expires_at is None:
         raise _lease_lost(lease)
     return replace(lease, expires_at=expires_at)
 
 
-def recount_session(session: Session, session_id: str, now: datetime) -> None:
-    row = queries.touch_session(session, session_id, now)
+def recount_session(connection: Connection, session_id: str, now: datetime) -> None:
+    row = queries.touch_session(connection, session_id, now)
     if row is not None:
-        queries.set_session(session, session_id, **upkeep.recounted(session, session_id))
-        if row.lease_owner is not None and not _lasts(session, row):
-            queries.set_session(session, session_id, lease_owner=None, lease_expires_at=None)
+        queries.set_session(connection, session_id, **upkeep.recounted(connection, session_id))
+        if row.lease_owner is not None and not _lasts(connection, row):
+            queries.set_session(connection, session_id, lease_owner=None, lease_expires_at=None)
 
 
-def erase_session(session: Session, session_id: str, now: datetime) -> bool:
-    row = queries.touch_session(session, session_id, now)
+def erase_session(connection: Connection, session_id: str, now: datetime) -> bool:
+    row = queries.touch_session(connection, session_id, now)
     if row is None:
         return False
-    if row.lease_owner is not None and _lasts(session, row):
+    if row.lease_owner is not None and _lasts(connection, row):
         raise CompactionInProgress(
             f"session {session_id!r} is being compacted by {row.lease_owner}, until {row.lease_expires_at} at the "
             "longest; nothing was erased; erase it when that is over"
         )
-    search.forget_session(session, session_id)
-    upkeep.delete_session(session, session_id)
+    search.forget_session(connection, session_id)
+    upkeep.delete_session(connection, session_id)
     return True
 
 
-def _lasts(session: Session, row: Row[Any]) -> bool:
+def _lasts(connection: Connection, row: Row[Any]) -> bool:
     """Whether the lease in the row has not run out, by the database's clock."""
-    return bool(row.lease_expires_at > leases.database_now(session))
+    return bool(row.lease_expires_at > leases.database_now(connection))
 
 
 def _check_same(turn: Turn, stored: Turn) -> None:
@@ -239,8 +241,8 @@ def _check_same(turn: Turn, stored: Turn) -> None:
 class _Pins:
     """Decides whether a turn is pinned: an answer is pinned where its call is, so that neither is ever folded alone."""
 
-    def __init__(self, session: Session, session_id: str, *, is_new: bool) -> None:
-        self._session = session
+    def __init__(self, connection: Connection, session_id: str, *, is_new: bool) -> None:
+        self._connection = connection
         self._session_id = session_id
         self._calls: dict[str, Turn] = {}
         self._stored_pinned: set[str] | None = set() if is_new else None
@@ -264,16 +266,16 @@ class _Pins:
     def _stored_call(self, id: str, answer_is_pinned: bool) -> Turn | None:
         """The nearest stored call, looked for only where it decides something."""
         if self._stored_pinned is None:
-            pinned_turns = queries.pinned_turns(self._session, self._session_id, None)
+            pinned_turns = queries.pinned_turns(self._connection, self._session_id, None)
             self._stored_pinned = {call_id for turn in pinned_turns for call_id in call_ids(turn)}
         if not answer_is_pinned and id not in self._stored_pinned:
             return None
-        calling = queries.assistant_turns_backwards(self._session, self._session_id)
+        calling = queries.assistant_turns_backwards(self._connection, self._session_id)
         return next((turn for turn in calling if id in call_ids(turn)), None)
 
 
-def _add_leaf(session: Session, summary: SummaryRecord, covered_position: int) -> None:
-    found = queries.turn_outlines(session, summary.session_id, covered_position, summary.last_position)
+def _add_leaf(connection: Connection, summary: SummaryRecord, covered_position: int) -> None:
+    found = queries.turn_outlines(connection, summary.session_id, covered_position, summary.last_position)
     if tuple(turn.id for turn in found) != summary.source_turn_ids or not found:
         raise InvalidSummary(
             f"summary {summary.id}: the sources of a leaf must be the next uncovered turns of session "
@@ -289,13 +291,13 @@ def _add_leaf(session: Session, summary: SummaryRecord, covered_position: int) -
         "time_range_end": max(turn.created_at for turn in found),
     }
     _check_derived(summary, derived)
-    queries.insert_summary(session, summary)
-    queries.insert_sources(session, summary)
-    queries.count_folded(session, summary)
+    queries.insert_summary(connection, summary)
+    queries.insert_sources(connection, summary)
+    queries.count_folded(connection, summary)
 
 
-def _add_condensed(session: Session, summary: SummaryRecord) -> None:
-    found = queries.child_outlines(session, summary)
+def _add_condensed(connection: Connection, summary: SummaryRecord) -> None:
+    found = queries.child_outlines(connection, summary)
     if tuple(child.id for child in found) != summary.child_ids or not found:
         raise InvalidSummary(
             f"summary {summary.id}: its children must be all summaries of depth {summary.depth - 1} from position "
@@ -311,10 +313,10 @@ def _add_condensed(session: Session, summary: SummaryRecord) -> None:
         "time_range_end": max(child.time_range_end for child in found),
     }
     _check_derived(summary, derived)
-    queries.insert_summary(session, summary)
-    if queries.set_parent(session, summary) != len(found):
+    queries.insert_summary(connection, summary)
+    if queries.set_parent(connection, summary) != len(found):
         raise InvalidSummary(f"summary {summary.id}: some of its children have a parent already; plan it again")
-    queries.count_folded(session, summary)
+    queries.count_folded(connection, summary)
 
 
 def _check_says_something(summary: SummaryRecord) -> None:

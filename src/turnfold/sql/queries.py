@@ -1,4 +1,4 @@
-"""The SQL statements of turnfold, each a function of a SQLAlchemy session, named after its question or its effect.
+"""The SQL statements of turnfold, each a function of a SQLAlchemy connection, named after its question or its effect.
 
 Statements only: what an operation of the repository makes of them stands in `operations.py`. Those that run all the
 time are built in `prepared.py`, those of the lease stand in `leases.py`, those of looking after the store in
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Dialect,
+    Connection,
     Row,
     Select,
     and_,
@@ -30,14 +30,9 @@ from sqlalchemy import (
 
 from turnfold.records import REPLACEABLE_FIELDS, SessionRecord, SummaryRecord, Turn
 from turnfold.sql import prepared
+from turnfold.sql.rows import driver_rows, turns_of
 from turnfold.sql.tables import sessions, summaries, turns
 from turnfold.sql.tables import summary_sources as sources
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-SCHEMA = "turnfold_schema"
-"""The key in `Session.info` for the PostgreSQL schema of the tables, where they are not on the search path."""
 
 _SESSION_FIELDS = [sessions.c[field.name] for field in fields(SessionRecord)]
 _IDS_PER_STATEMENT = 500
@@ -51,134 +46,133 @@ _PINNED = text("pinned")
 # Sessions
 
 
-def lock_session(session: Session, session_id: str, now: datetime) -> Row[Any]:
+def lock_session(connection: Connection, session_id: str, now: datetime) -> Row[Any]:
     """Lock the row of a session until the transaction ends; the row is made where there is none."""
-    statement = prepared.lock_session(session.get_bind().dialect.name)
-    return session.execute(statement, {"session_id_": session_id, "now_": now}).one()
+    statement = prepared.lock_session(connection.dialect.name)
+    return connection.execute(statement, {"session_id_": session_id, "now_": now}).one()
 
 
-def touch_session(session: Session, session_id: str, now: datetime) -> Row[Any] | None:
+def touch_session(connection: Connection, session_id: str, now: datetime) -> Row[Any] | None:
     """Lock the row of a session until the transaction ends, and read it; None where there is none."""
-    return session.execute(prepared.TOUCH_SESSION, {"session_id_": session_id, "now_": now}).one_or_none()
+    return connection.execute(prepared.TOUCH_SESSION, {"session_id_": session_id, "now_": now}).one_or_none()
 
 
-def set_session(session: Session, session_id: str, **values: Any) -> None:
-    session.execute(update(sessions).where(sessions.c.id == session_id).values(**values))
+def set_session(connection: Connection, session_id: str, **values: Any) -> None:
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(**values))
 
 
-def count_appended(session: Session, session_id: str, last_position: int, tokens: int) -> None:
+def count_appended(connection: Connection, session_id: str, last_position: int, tokens: int) -> None:
     parameters = {"session_id_": session_id, "position_": last_position, "tokens_": tokens}
-    session.execute(prepared.COUNT_APPENDED, parameters)
+    connection.execute(prepared.COUNT_APPENDED, parameters)
 
 
-def count_replaced(session: Session, session_id: str, tokens: int) -> None:
+def count_replaced(connection: Connection, session_id: str, tokens: int) -> None:
     """The active context holds a summary with so many tokens more."""
-    session.execute(prepared.COUNT_ACTIVE, {"session_id_": session_id, "tokens_": tokens})
+    connection.execute(prepared.COUNT_ACTIVE, {"session_id_": session_id, "tokens_": tokens})
 
 
-def count_folded(session: Session, summary: SummaryRecord) -> None:
+def count_folded(connection: Connection, summary: SummaryRecord) -> None:
     """The active context now holds the summary in place of its sources; what a leaf stands for is covered."""
     tokens = summary.token_count - summary.source_token_count
     if summary.depth > 0:
-        count_replaced(session, summary.session_id, tokens)
+        count_replaced(connection, summary.session_id, tokens)
         return
     parameters = {"session_id_": summary.session_id, "tokens_": tokens, "position_": summary.last_position}
-    session.execute(prepared.COUNT_LEAF, parameters)
+    connection.execute(prepared.COUNT_LEAF, parameters)
 
 
-def session_record(session: Session, session_id: str) -> SessionRecord | None:
-    row = session.execute(select(*_SESSION_FIELDS).where(sessions.c.id == session_id)).one_or_none()
+def session_record(connection: Connection, session_id: str) -> SessionRecord | None:
+    row = connection.execute(select(*_SESSION_FIELDS).where(sessions.c.id == session_id)).one_or_none()
     return None if row is None else SessionRecord(**row._asdict())
 
 
-def session_records(session: Session, after_id: str, limit: int | None) -> list[SessionRecord]:
+def session_records(connection: Connection, after_id: str, limit: int | None) -> list[SessionRecord]:
     statement = select(*_SESSION_FIELDS).where(sessions.c.id > after_id).order_by(sessions.c.id).limit(limit)
-    return [SessionRecord(**row._asdict()) for row in session.execute(statement)]
+    return [SessionRecord(**row._asdict()) for row in connection.execute(statement)]
 
 
-def last_positions(session: Session, session_ids: Iterable[str]) -> dict[str, int]:
+def last_positions(connection: Connection, session_ids: Iterable[str]) -> dict[str, int]:
     statement = select(sessions.c.id, sessions.c.last_position).where(sessions.c.id.in_(sorted(session_ids)))
-    return {row.id: row.last_position for row in session.execute(statement)}
+    return {row.id: row.last_position for row in connection.execute(statement)}
 
 
-def active_tokens(session: Session, session_id: str) -> int:
-    return session.scalar(select(sessions.c.active_tokens).where(sessions.c.id == session_id)) or 0
+def active_tokens(connection: Connection, session_id: str) -> int:
+    return connection.scalar(select(sessions.c.active_tokens).where(sessions.c.id == session_id)) or 0
 
 
 # Turns
 
 
-def insert_turns(session: Session, new: Sequence[Turn]) -> None:
+def insert_turns(connection: Connection, new: Sequence[Turn]) -> None:
     """Through the driver itself, with the same types: SQLAlchemy's way of many rows takes more than twice the time."""
-    connection = session.connection()
-    schema = session.info.get(SCHEMA)
-    options: dict[str, Any] = {"schema_translate_map": {None: schema}, "render_schema_translate": True}
-    compiled = insert(turns).compile(dialect=connection.dialect, **(options if schema else {}))
+    schemas = connection.get_execution_options().get("schema_translate_map")
+    options: dict[str, Any] = {"schema_translate_map": schemas, "render_schema_translate": True}
+    compiled = insert(turns).compile(dialect=connection.dialect, **(options if schemas else {}))
     for start in range(0, len(new), _ROWS_PER_STATEMENT):
-        rows: list[Any] = list(_driver_rows(new[start : start + _ROWS_PER_STATEMENT], connection.dialect))
+        rows: list[Any] = list(driver_rows(new[start : start + _ROWS_PER_STATEMENT], connection.dialect))
         if not connection.dialect.positional:
             rows = [dict(zip(turns.columns.keys(), row, strict=True)) for row in rows]
         connection.exec_driver_sql(str(compiled), rows)
 
 
-def turns_by_id(session: Session, session_id: str, ids: Sequence[str]) -> dict[str, Turn]:
+def turns_by_id(connection: Connection, session_id: str, ids: Sequence[str]) -> dict[str, Turn]:
     found = {}
     for start in range(0, len(ids), _IDS_PER_STATEMENT):
         some = ids[start : start + _IDS_PER_STATEMENT]
         statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.id.in_(some))
-        found.update({turn.id: turn for turn in _read_turns(session, statement)})
+        found.update({turn.id: turn for turn in _read_turns(connection, statement)})
     return {str(id): turn for id, turn in found.items()}
 
 
-def turns_after(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
+def turns_after(connection: Connection, session_id: str, position: int, limit: int | None) -> list[Turn]:
     statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > position)
-    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+    return _read_turns(connection, statement.order_by(turns.c.position).limit(limit))
 
 
-def turns_at(session: Session, session_id: str, positions: Sequence[int]) -> list[Turn]:
+def turns_at(connection: Connection, session_id: str, positions: Sequence[int]) -> list[Turn]:
     found: list[Turn] = []
     for start in range(0, len(positions), _IDS_PER_STATEMENT):
         some = positions[start : start + _IDS_PER_STATEMENT]
         statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position.in_(some))
-        found += _read_turns(session, statement)
+        found += _read_turns(connection, statement)
     return sorted(found, key=attrgetter("position"))
 
 
-def pinned_turns(session: Session, session_id: str, up_to_position: int | None) -> list[Turn]:
+def pinned_turns(connection: Connection, session_id: str, up_to_position: int | None) -> list[Turn]:
     statement = select(*turns.c).where(turns.c.session_id == session_id, _PINNED)
     if up_to_position is not None:
         statement = statement.where(turns.c.position <= up_to_position)
-    return list(_read_turns(session, statement.order_by(turns.c.position)))
+    return _read_turns(connection, statement.order_by(turns.c.position))
 
 
-def turns_beside(session: Session, session_id: str, covered_position: int) -> list[Turn]:
+def turns_beside(connection: Connection, session_id: str, covered_position: int) -> list[Turn]:
     """The turns after a position, and the pinned ones up to it. Two statements in one: each has an index of its own."""
     after = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > covered_position)
     pinned = select(*turns.c).where(turns.c.session_id == session_id, _PINNED, turns.c.position <= covered_position)
-    return list(_read_turns(session, union_all(pinned, after).order_by("position")))
+    return _read_turns(connection, union_all(pinned, after).order_by("position"))
 
 
-def uncovered_turns(session: Session, session_id: str, position: int, limit: int | None) -> list[Turn]:
+def uncovered_turns(connection: Connection, session_id: str, position: int, limit: int | None) -> list[Turn]:
     statement = prepared.UNCOVERED_TURNS.limit(limit)
-    return list(_read_turns(session, statement, {"session_id_": session_id, "after_": position}))
+    return _read_turns(connection, statement, {"session_id_": session_id, "after_": position})
 
 
-def turn_outlines(session: Session, session_id: str, after: int, up_to: int) -> Sequence[Any]:
+def turn_outlines(connection: Connection, session_id: str, after: int, up_to: int) -> Sequence[Any]:
     """Position, id, tokens and time of the turns that are not pinned, after a position and up to another."""
-    return session.execute(prepared.OUTLINES, {"session_id_": session_id, "after_": after, "up_to_": up_to}).all()
+    return connection.execute(prepared.OUTLINES, {"session_id_": session_id, "after_": after, "up_to_": up_to}).all()
 
 
-def assistant_turns_backwards(session: Session, session_id: str) -> Iterator[Turn]:
+def assistant_turns_backwards(connection: Connection, session_id: str) -> Iterator[Turn]:
     """The turns that may make tool calls, newest first, read page by page."""
     statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.role == "assistant")
     statement = statement.order_by(turns.c.position.desc()).limit(_TURNS_PER_PAGE)
-    page = list(_read_turns(session, statement))
+    page = _read_turns(connection, statement)
     while page:
         yield from page
-        page = list(_read_turns(session, statement.where(turns.c.position < page[-1].position)))
+        page = _read_turns(connection, statement.where(turns.c.position < page[-1].position))
 
 
-def source_turns(session: Session, summary: SummaryRecord, position: int, limit: int | None) -> list[Turn]:
+def source_turns(connection: Connection, summary: SummaryRecord, position: int, limit: int | None) -> list[Turn]:
     same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
     statement = (
         select(*turns.c)
@@ -189,24 +183,24 @@ def source_turns(session: Session, summary: SummaryRecord, position: int, limit:
             turns.c.position.between(summary.first_position, summary.last_position),
         )
     )
-    return list(_read_turns(session, statement.order_by(turns.c.position).limit(limit)))
+    return _read_turns(connection, statement.order_by(turns.c.position).limit(limit))
 
 
 # Summaries
 
 
-def insert_summary(session: Session, summary: SummaryRecord) -> None:
-    session.execute(prepared.INSERT_SUMMARY, {name: getattr(summary, name) for name in summaries.columns.keys()})  # noqa: SIM118
+def insert_summary(connection: Connection, summary: SummaryRecord) -> None:
+    connection.execute(prepared.INSERT_SUMMARY, {name: getattr(summary, name) for name in summaries.columns.keys()})  # noqa: SIM118
 
 
-def insert_sources(session: Session, summary: SummaryRecord) -> None:
+def insert_sources(connection: Connection, summary: SummaryRecord) -> None:
     """Let a leaf cover the turns of its span that are not pinned."""
     parameters = {"summary_id_": summary.id, "session_id_": summary.session_id}
     span = {"first_": summary.first_position, "last_": summary.last_position}
-    session.execute(prepared.INSERT_SOURCES, {**parameters, **span})
+    connection.execute(prepared.INSERT_SOURCES, {**parameters, **span})
 
 
-def set_parent(session: Session, summary: SummaryRecord) -> int:
+def set_parent(connection: Connection, summary: SummaryRecord) -> int:
     """Make `summary` the parent of its children, those that have none; how many these were."""
     statement = (
         update(summaries)
@@ -218,37 +212,37 @@ def set_parent(session: Session, summary: SummaryRecord) -> int:
         )
         .values(parent_id=summary.id)
     )
-    return len(session.execute(statement.returning(summaries.c.id)).all())
+    return len(connection.execute(statement.returning(summaries.c.id)).all())
 
 
-def summary_by_id(session: Session, summary_id: str) -> SummaryRecord | None:
-    found = _read_summaries(session, select(*summaries.c).where(summaries.c.id == summary_id))
+def summary_by_id(connection: Connection, summary_id: str) -> SummaryRecord | None:
+    found = _read_summaries(connection, select(*summaries.c).where(summaries.c.id == summary_id))
     return found[0] if found else None
 
 
-def summaries_of(session: Session, session_id: str, depth: int | None) -> list[SummaryRecord]:
+def summaries_of(connection: Connection, session_id: str, depth: int | None) -> list[SummaryRecord]:
     statement = select(*summaries.c).where(summaries.c.session_id == session_id)
     if depth is not None:
         statement = statement.where(summaries.c.depth == depth)
-    return _read_summaries(session, statement.order_by(summaries.c.depth, summaries.c.first_position))
+    return _read_summaries(connection, statement.order_by(summaries.c.depth, summaries.c.first_position))
 
 
-def uncompacted_summaries(session: Session, session_id: str, depth: int | None) -> list[SummaryRecord]:
+def uncompacted_summaries(connection: Connection, session_id: str, depth: int | None) -> list[SummaryRecord]:
     statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.parent_id.is_(None))
     if depth is not None:
         statement = statement.where(summaries.c.depth == depth)
-    return _read_summaries(session, statement.order_by(summaries.c.first_position))
+    return _read_summaries(connection, statement.order_by(summaries.c.first_position))
 
 
-def child_summaries(session: Session, summary: SummaryRecord) -> list[SummaryRecord]:
-    return _read_summaries(session, _within(summary, *summaries.c))
+def child_summaries(connection: Connection, summary: SummaryRecord) -> list[SummaryRecord]:
+    return _read_summaries(connection, _within(summary, *summaries.c))
 
 
-def child_outlines(session: Session, summary: SummaryRecord) -> Sequence[Any]:
+def child_outlines(connection: Connection, summary: SummaryRecord) -> Sequence[Any]:
     """Id, span, time range and counts of the summaries of the depth below that begin within the span of `summary`."""
     names = ("id", "first_position", "last_position", "time_range_start", "time_range_end")
     columns = (*names, "descendant_count", "token_count")
-    return session.execute(_within(summary, *(summaries.c[name] for name in columns))).all()
+    return connection.execute(_within(summary, *(summaries.c[name] for name in columns))).all()
 
 
 def _within(summary: SummaryRecord, *columns: ColumnElement[Any]) -> Select[Any]:
@@ -263,23 +257,23 @@ def _within(summary: SummaryRecord, *columns: ColumnElement[Any]) -> Select[Any]
     )
 
 
-def uncompacted_outlines(session: Session, session_id: str) -> list[SummaryRecord]:
+def uncompacted_outlines(connection: Connection, session_id: str) -> list[SummaryRecord]:
     """The summaries without a parent, without the ids of their sources."""
     statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.parent_id.is_(None))
-    rows = session.execute(statement.order_by(summaries.c.first_position))
+    rows = connection.execute(statement.order_by(summaries.c.first_position))
     return [SummaryRecord(**row._asdict()) for row in rows]
 
 
-def newest_leaf(session: Session, session_id: str, before_position: int | None) -> SummaryRecord | None:
+def newest_leaf(connection: Connection, session_id: str, before_position: int | None) -> SummaryRecord | None:
     statement = select(*summaries.c).where(summaries.c.session_id == session_id, summaries.c.depth == 0)
     if before_position is not None:
         statement = statement.where(summaries.c.first_position < before_position)
-    found = _read_summaries(session, statement.order_by(summaries.c.first_position.desc()).limit(1))
+    found = _read_summaries(connection, statement.order_by(summaries.c.first_position.desc()).limit(1))
     return found[0] if found else None
 
 
 def stale_summaries(
-    session: Session, session_id: str, max_attempts: int | None, limit: int | None
+    connection: Connection, session_id: str, max_attempts: int | None, limit: int | None
 ) -> list[SummaryRecord]:
     # The condition of the partial index, in its words: neither database uses it for others.
     statement = select(*summaries.c).where(
@@ -288,54 +282,39 @@ def stale_summaries(
     if max_attempts is not None:
         statement = statement.where(summaries.c.refold_attempts < max_attempts)
     newest_first = (summaries.c.last_position.desc(), summaries.c.depth)
-    return _read_summaries(session, statement.order_by(*newest_first).limit(limit))
+    return _read_summaries(connection, statement.order_by(*newest_first).limit(limit))
 
 
-def replace_summary(session: Session, summary: SummaryRecord) -> None:
+def replace_summary(connection: Connection, summary: SummaryRecord) -> None:
     values = {name: getattr(summary, name) for name in REPLACEABLE_FIELDS}
-    session.execute(update(summaries).where(summaries.c.id == summary.id).values(**values))
+    connection.execute(update(summaries).where(summaries.c.id == summary.id).values(**values))
 
 
-def count_replaced_child(session: Session, parent_id: str, tokens: int) -> bool:
+def count_replaced_child(connection: Connection, parent_id: str, tokens: int) -> bool:
     """Let a parent count `tokens` more for its children, and mark it outdated; whether it stays smaller than them."""
     statement = (
         update(summaries)
         .where(summaries.c.id == parent_id, summaries.c.token_count < summaries.c.source_token_count + tokens)
         .values(source_token_count=summaries.c.source_token_count + tokens, is_outdated=True)
     )
-    return len(session.execute(statement.returning(summaries.c.id)).all()) == 1
+    return len(connection.execute(statement.returning(summaries.c.id)).all()) == 1
 
 
-def child_tokens(session: Session, parent_id: str) -> int:
-    return session.scalar(select(func.sum(summaries.c.token_count)).where(summaries.c.parent_id == parent_id)) or 0
+def child_tokens(connection: Connection, parent_id: str) -> int:
+    return connection.scalar(select(func.sum(summaries.c.token_count)).where(summaries.c.parent_id == parent_id)) or 0
 
 
-# Records and rows
+# Rows
 
 
-def _driver_rows(new: Sequence[Turn], dialect: Dialect) -> Iterator[tuple[Any, ...]]:
-    """The turns as rows of values that the driver takes."""
-    values = attrgetter(*turns.columns.keys())
-    processors = [column.type.dialect_impl(dialect).bind_processor(dialect) for column in turns.columns]
-    needed = [(index, processor) for index, processor in enumerate(processors) if processor is not None]
-    for turn in new:
-        row = list(values(turn))
-        for index, process in needed:
-            if row[index] is not None:
-                row[index] = process(row[index])
-        yield tuple(row)
+def _read_turns(connection: Connection, statement: Any, parameters: dict[str, Any] | None = None) -> list[Turn]:
+    return turns_of(connection.execute(statement, parameters).all())
 
 
-def _read_turns(session: Session, statement: Any, parameters: dict[str, Any] | None = None) -> Iterator[Turn]:
-    result = session.execute(statement, parameters)
-    names = tuple(result.keys())
-    return (Turn(**dict(zip(names, row, strict=True))) for row in result)
-
-
-def _read_summaries(session: Session, statement: Select[Any]) -> list[SummaryRecord]:
-    rows = session.execute(statement).all()
-    turn_ids = _source_turn_ids(session, [row for row in rows if row.depth == 0])
-    child_ids = _child_ids(session, [row.id for row in rows if row.depth > 0])
+def _read_summaries(connection: Connection, statement: Select[Any]) -> list[SummaryRecord]:
+    rows = connection.execute(statement).all()
+    turn_ids = _source_turn_ids(connection, [row for row in rows if row.depth == 0])
+    child_ids = _child_ids(connection, [row.id for row in rows if row.depth > 0])
     return [
         SummaryRecord(
             **row._asdict(),
@@ -346,7 +325,7 @@ def _read_summaries(session: Session, statement: Select[Any]) -> list[SummaryRec
     ]
 
 
-def _source_turn_ids(session: Session, leaves: Sequence[Row[Any]]) -> dict[str, list[str]]:
+def _source_turn_ids(connection: Connection, leaves: Sequence[Row[Any]]) -> dict[str, list[str]]:
     """The ids of the turns of each leaf; the leaves are of one session, and their spans are read as one."""
     if not leaves:
         return {}
@@ -362,15 +341,15 @@ def _source_turn_ids(session: Session, leaves: Sequence[Row[Any]]) -> dict[str, 
         )
         .order_by(sources.c.position)
     )
-    return _grouped(session.execute(statement))
+    return _grouped(connection.execute(statement))
 
 
-def _child_ids(session: Session, parent_ids: Sequence[str]) -> dict[str, list[str]]:
+def _child_ids(connection: Connection, parent_ids: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for start in range(0, len(parent_ids), _IDS_PER_STATEMENT):
         some = parent_ids[start : start + _IDS_PER_STATEMENT]
         statement = select(summaries.c.parent_id, summaries.c.id).where(summaries.c.parent_id.in_(some))
-        found.update(_grouped(session.execute(statement.order_by(summaries.c.first_position))))
+        found.update(_grouped(connection.execute(statement.order_by(summaries.c.first_position))))
     return found
 
 

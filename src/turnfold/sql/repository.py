@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.ranking import Found, Kind
@@ -24,7 +25,7 @@ from turnfold.sql.retrying import Again, delay_before_retry, uncertain
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import ORMExecuteState, Session
+    from sqlalchemy.orm import Session
 
 __all__ = ["SqlRepository"]
 
@@ -33,13 +34,14 @@ R = TypeVar("R")
 
 
 class SqlShell:
-    """What the sync and the async repository share: the checks, the counter and the set-up of a session."""
+    """What the sync and the async repository share: the checks, the counter and what a transaction is."""
 
     def __init__(self, engine: Engine, schema: str | None, token_counter: TokenCounter | None) -> None:
         check_dialect(engine)
         check_no_schema_on_sqlite(engine, schema)
-        self._sync_engine = engine
         self._schema = schema
+        self._writing = engine if schema is None else engine.execution_options(**_in_schema(schema))
+        self._reading = self._writing.execution_options(**reading_options(engine))
         self._is_checked = False
         self._token_counter = token_counter or EstimatingCounter()
 
@@ -52,20 +54,20 @@ class SqlShell:
 
     def _try(
         self,
-        session: Session,
         attempt: int,
         writes: bool,
-        operation: Callable[Concatenate[Session, P], R],
+        operation: Callable[Concatenate[Connection, P], R],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | Again:
         """One transaction, from its beginning to its end; `Again` where it did nothing and may be tried again."""
+        engine = self._writing if writes else self._reading
         was_committing = False
         try:
-            with translated_errors(self._sync_engine), session, session.begin():
-                self._prepare(session)
-                result = operation(session, *args, **kwargs)
+            with translated_errors(engine), engine.begin() as connection:
+                self._check_schema(connection)
+                result = operation(connection, *args, **kwargs)
                 was_committing = writes
             return result
         except DatabaseUnavailable as error:
@@ -74,11 +76,9 @@ class SqlShell:
                 raise (uncertain(error) if was_committing else error) from error.__cause__
             return Again(delay)
 
-    def _prepare(self, session: Session) -> None:
-        if self._schema is not None:
-            _put_into_schema(session, self._schema)
+    def _check_schema(self, connection: Connection) -> None:
         if not self._is_checked:
-            check_schema(session.connection(), self._schema)
+            check_schema(connection, self._schema)
             self._is_checked = True
 
 
@@ -95,7 +95,6 @@ class SqlRepository(SqlShell):
     def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
         super().__init__(engine, schema, token_counter)
         self._engine = engine
-        self._reading = engine.execution_options(**reading_options(engine))
 
     def bind(self, session: Session) -> BoundRepository:
         """This store inside the transaction of `session`: what is written there commits or rolls back with it.
@@ -203,17 +202,17 @@ class SqlRepository(SqlShell):
     def erase_session(self, session_id: str) -> bool:
         return self._write(operations.erase_session, check_session_id(session_id), utc_now())
 
-    def _read(self, question: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(self._reading, question, *args, **kwargs)
+    def _read(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(False, question, *args, **kwargs)
 
-    def _write(self, command: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(self._engine, command, *args, **kwargs)
+    def _write(self, command: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(True, command, *args, **kwargs)
 
     def _run(
-        self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+        self, writes: bool, operation: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         for attempt in itertools.count():
-            result = self._try(_session(bind), attempt, bind is self._engine, operation, *args, **kwargs)
+            result = self._try(attempt, writes, operation, *args, **kwargs)
             if not isinstance(result, Again):
                 return result
             time.sleep(result.seconds)
@@ -240,28 +239,31 @@ class BoundRepository(SqlRepository):
         )
 
     def _run(
-        self, bind: Engine, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs
+        self, writes: bool, operation: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         connection = self._session.connection()
         _really_begin(connection)
-        inner = _session(connection, join_transaction_mode="create_savepoint")
-        with translated_errors(self._engine), inner as session, session.begin():
-            self._prepare(session)
-            return operation(session, *args, **kwargs)
+        with translated_errors(self._engine), _within(self._schema, connection), connection.begin_nested():
+            self._check_schema(connection)
+            return operation(connection, *args, **kwargs)
 
 
-def _session(bind: Engine | Connection, **options: Any) -> Session:
-    from sqlalchemy.orm import Session  # a third of all that turnfold imports; who only names it need not wait
-
-    return Session(bind, **options)
+def _in_schema(schema: str) -> dict[str, Any]:
+    return {"schema_translate_map": {None: schema}}
 
 
-def _put_into_schema(session: Session, schema: str) -> None:
-    session.info[queries.SCHEMA] = schema
-
-    @event.listens_for(session, "do_orm_execute")
-    def translate(state: ORMExecuteState) -> None:
-        state.update_execution_options(schema_translate_map={None: schema})
+@contextmanager
+def _within(schema: str | None, connection: Connection) -> Iterator[None]:
+    """Let a connection of the service mean the tables of a schema, until it has its own options again."""
+    if schema is None:
+        yield
+        return
+    before = connection.get_execution_options().get("schema_translate_map")
+    connection.execution_options(**_in_schema(schema))
+    try:
+        yield
+    finally:
+        connection.execution_options(schema_translate_map=before)
 
 
 def _really_begin(connection: Connection) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -37,9 +37,6 @@ from turnfold.ranking import Kind, Posting
 from turnfold.records import SummaryRecord, Turn, digest
 from turnfold.sql.tables import sessions, summaries, turns
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
 # Beside the metadata of the tables: on SQLite it is no table that Alembic could compare.
 documents = Table(
     "turnfold_search",
@@ -55,33 +52,33 @@ documents = Table(
 _ROWS = 500
 
 
-def index_turns(session: Session, new: Iterable[Turn]) -> None:
-    _insert(session, session.get_bind().dialect.name, [_of_turn(turn) for turn in new])
+def index_turns(connection: Connection, new: Iterable[Turn]) -> None:
+    _insert(connection, [_of_turn(turn) for turn in new])
 
 
-def index_summary(session: Session, summary: SummaryRecord) -> None:
-    _insert(session, session.get_bind().dialect.name, [_of_summary(summary)])
+def index_summary(connection: Connection, summary: SummaryRecord) -> None:
+    _insert(connection, [_of_summary(summary)])
 
 
-def reindex_summary(session: Session, summary: SummaryRecord) -> None:
+def reindex_summary(connection: Connection, summary: SummaryRecord) -> None:
     row = _of_summary(summary)
-    dialect = session.get_bind().dialect.name
+    dialect = connection.dialect.name
     new = {"terms": _vector(dialect, literal(row["terms"])), "length": row["length"]}
-    session.execute(update(documents).where(_is_document_of(dialect, _own_term(summary.id))).values(new))
+    connection.execute(update(documents).where(_is_document_of(dialect, _own_term(summary.id))).values(new))
 
 
-def forget_session(session: Session, session_id: str) -> None:
-    dialect = session.get_bind().dialect.name
+def forget_session(connection: Connection, session_id: str) -> None:
+    dialect = connection.dialect.name
     for kind in ("turns", "summaries"):
-        session.execute(delete(documents).where(_is_document_of(dialect, _scope(session_id, kind))))
+        connection.execute(delete(documents).where(_is_document_of(dialect, _scope(session_id, kind))))
     if dialect == "sqlite":  # deleted terms stand in the index until its parts are merged
-        session.execute(text("INSERT INTO turnfold_search (turnfold_search) VALUES ('optimize')"))
+        connection.execute(text("INSERT INTO turnfold_search (turnfold_search) VALUES ('optimize')"))
 
 
 class Where(NamedTuple):
     """What is searched: turns or summaries, of one session or of all whose id begins with a prefix."""
 
-    session: Session
+    connection: Connection
     session_id: str | None
     prefix: str
     kind: Kind
@@ -89,7 +86,7 @@ class Where(NamedTuple):
     def having(self, term: str, others: Sequence[str] = ()) -> list[ColumnElement[bool]]:
         """The conditions for documents that have a term, and one of the others."""
         scope = _scope(self.session_id, self.kind)
-        conditions = [_matches(self.session.get_bind().dialect.name, scope, term, any_of=others)]
+        conditions = [_matches(self.connection.dialect.name, scope, term, any_of=others)]
         if self.prefix:
             conditions.append(documents.c.session_id.startswith(self.prefix, autoescape=True))
         return conditions
@@ -107,32 +104,32 @@ def size(where: Where) -> tuple[int, int]:
         statement = statement.where(name == where.session_id)
     if where.prefix:
         statement = statement.where(name.startswith(where.prefix, autoescape=True))
-    documents, tokens = where.session.execute(statement).one()
+    documents, tokens = where.connection.execute(statement).one()
     return int(documents or 0), int(tokens or 0)
 
 
 def postings(where: Where, terms: Iterable[str], limit: int) -> list[Posting]:
     """The documents that have each of the terms; of more than `limit` any of them."""
     limited = (_select_postings(term).where(*where.having(term)).limit(limit).subquery() for term in terms)
-    return _read(where.session, [select(*found.c) for found in limited])
+    return _read(where.connection, [select(*found.c) for found in limited])
 
 
 def newest_postings(where: Where, term: str, limit: int) -> list[Posting]:
     newest_first = _select_postings(term).where(*where.having(term)).order_by(documents.c.rowid.desc())
-    return _read(where.session, [newest_first.limit(limit)])
+    return _read(where.connection, [newest_first.limit(limit)])
 
 
 def counts(where: Where, terms: Iterable[str]) -> dict[str, int]:
     statements = [
         select(literal(term), func.count()).select_from(documents).where(*where.having(term)) for term in terms
     ]
-    return {term: int(count) for term, count in _all(where.session, statements)}
+    return {term: int(count) for term, count in _all(where.connection, statements)}
 
 
 def pairs(where: Where, terms: Iterable[str], others: Sequence[str]) -> list[tuple[str, int]]:
     """Each of the terms with every document that has it and one of the others."""
     statements = [select(literal(term), documents.c.rowid).where(*where.having(term, others)) for term in terms]
-    return [(term, document) for term, document in _all(where.session, statements)]
+    return [(term, document) for term, document in _all(where.connection, statements)]
 
 
 def index_everything(connection: Connection) -> None:
@@ -149,11 +146,11 @@ def index_everything(connection: Connection) -> None:
         ).all()
         if not page:
             break
-        _insert(connection, connection.dialect.name, [_of_turn(Turn(**row._asdict())) for row in page])
+        _insert(connection, [_of_turn(Turn(**row._asdict())) for row in page])
         last = (page[-1].session_id, page[-1].position)
     columns = [summaries.c[name] for name in ("id", "session_id", "content", "first_position", "token_count")]
     for row in connection.execute(select(*columns)).all():
-        _insert(connection, connection.dialect.name, [_of_summary(row)])
+        _insert(connection, [_of_summary(row)])
 
 
 def _of_turn(turn: Turn) -> dict[str, Any]:
@@ -171,12 +168,12 @@ def _row(terms: list[str], session_id: str, position: int, ref: str, length: int
     return {"terms": " ".join(terms), "session_id": session_id, "position": position, "ref": ref, "length": length}
 
 
-def _insert(where: Session | Connection, dialect: str, rows: list[dict[str, Any]]) -> None:
+def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
     if len(rows) == 1:  # drivers take two more round trips for a list, even of one
-        where.execute(_insert_of(dialect), rows[0])
+        connection.execute(_insert_of(connection.dialect.name), rows[0])
         return
     for start in range(0, len(rows), _ROWS):
-        where.execute(_insert_of(dialect), rows[start : start + _ROWS])
+        connection.execute(_insert_of(connection.dialect.name), rows[start : start + _ROWS])
 
 
 @cache
@@ -215,15 +212,15 @@ def _select_postings(term: str) -> Select[Any]:
     return select(literal(term).label("term"), c.rowid, c.session_id, c.position, c.ref, c.length)
 
 
-def _read(session: Session, statements: Sequence[Any]) -> list[Posting]:
-    return [Posting(*row) for row in _all(session, statements)]
+def _read(connection: Connection, statements: Sequence[Any]) -> list[Posting]:
+    return [Posting(*row) for row in _all(connection, statements)]
 
 
-def _all(session: Session, statements: Sequence[Any]) -> Sequence[Any]:
+def _all(connection: Connection, statements: Sequence[Any]) -> Sequence[Any]:
     """The rows of all the statements, read in one."""
     if len(statements) < 2:
-        return session.execute(statements[0]).all() if statements else []
-    return session.execute(union_all(*statements)).all()
+        return connection.execute(statements[0]).all() if statements else []
+    return connection.execute(union_all(*statements)).all()
 
 
 def _scope(session_id: str | None, kind: Kind) -> str:

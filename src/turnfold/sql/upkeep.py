@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, select
 
 from turnfold.sql.tables import sessions, summaries, turns
 from turnfold.sql.tables import summary_sources as sources
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
-
-def coverage(session: Session, session_id: str, position: int, limit: int | None) -> list[tuple[int, str]]:
+def coverage(connection: Connection, session_id: str, position: int, limit: int | None) -> list[tuple[int, str]]:
     statement = select(sources.c.position, sources.c.summary_id).where(
         sources.c.session_id == session_id, sources.c.position > position
     )
-    rows = session.execute(statement.order_by(sources.c.position).limit(limit))
+    rows = connection.execute(statement.order_by(sources.c.position).limit(limit))
     return [(row.position, row.summary_id) for row in rows]
 
 
-def recounted(session: Session, session_id: str) -> dict[str, int]:
+def recounted(connection: Connection, session_id: str) -> dict[str, int]:
     """What the row of a session must count."""
     mine = turns.c.session_id == session_id
     same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
@@ -34,12 +29,12 @@ def recounted(session: Session, session_id: str) -> dict[str, int]:
         "uncovered_tokens": select(func.sum(turns.c.token_count)).where(mine, ~is_covered),
         "summary_tokens": select(func.sum(summaries.c.token_count)).where(uncompacted),
     }
-    counts = {name: int(session.scalar(statement) or 0) for name, statement in found.items()}
+    counts = {name: int(connection.scalar(statement) or 0) for name, statement in found.items()}
     counts["active_tokens"] = counts.pop("uncovered_tokens") + counts.pop("summary_tokens")
     return counts
 
 
-def orphans(session: Session) -> list[str]:
+def orphans(connection: Connection) -> list[str]:
     """What rows name but is not there; foreign keys allow none where they are enforced."""
     parents = summaries.alias()
     same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
@@ -63,10 +58,10 @@ def orphans(session: Session) -> list[str]:
         .outerjoin(turns, same_turn)
         .where(turns.c.id.is_(None)),
     }
-    return [line.format(*row) for line, statement in lonely.items() for row in session.execute(statement.distinct())]
+    return [line.format(*row) for line, statement in lonely.items() for row in connection.execute(statement.distinct())]
 
 
-def delete_session(session: Session, session_id: str) -> None:
+def delete_session(connection: Connection, session_id: str) -> None:
     for table in (sources, summaries, turns):
-        session.execute(delete(table).where(table.c.session_id == session_id))
-    session.execute(delete(sessions).where(sessions.c.id == session_id))
+        connection.execute(delete(table).where(table.c.session_id == session_id))
+    connection.execute(delete(sessions).where(sessions.c.id == session_id))
