@@ -39,6 +39,9 @@ from turnfold.aio import (
 
 log = logging.getLogger("chat_service")
 
+COMPACTIONS_AT_ONCE = 4
+"""They share one process with the requests; more would only make those wait."""
+
 INSTRUCTIONS = "You are a helpful assistant. What stands in summaries was said earlier in this conversation."
 
 
@@ -98,6 +101,7 @@ class Chat:
         self._budget = TokenBudget(total=int(os.environ.get("CHAT_CONTEXT_TOKENS", "30000")))
         self._compacts = os.environ.get("CHAT_COMPACTION", "on") != "off"
         self._compactions: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(COMPACTIONS_AT_ONCE)
 
     async def send(self, session_id: str, message: Message) -> Reply:
         asked = await self._append(session_id, Turn("user", message.content, id=message.id))
@@ -139,9 +143,10 @@ class Chat:
 
     async def _compact(self, session_id: str, prompt_tokens: int) -> None:
         try:
-            await compact_if_needed(
-                session_id, self.store, self._summarizer, self._budget, reported_tokens=prompt_tokens
-            )
+            async with self._slots:
+                await compact_if_needed(
+                    session_id, self.store, self._summarizer, self._budget, reported_tokens=prompt_tokens
+                )
         except TurnfoldError as error:  # nothing is lost: the next message tries again
             log.warning("session %s was not compacted: %s", session_id, error)
 

@@ -29,8 +29,10 @@ class Postgres:
         """The URL of a new database, for as long as the context lasts."""
         name = f"tf_{uuid4().hex[:12]}"
         self._execute(f'CREATE DATABASE "{name}"')
+        url = make_url(self.url).set(database=name).render_as_string(hide_password=False)
         try:
-            yield make_url(self.url).set(database=name).render_as_string(hide_password=False)
+            _add_pgvector(url)
+            yield url
         finally:
             self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
@@ -40,6 +42,13 @@ class Postgres:
     def _execute(self, statement: str) -> None:
         with self._engine.connect() as connection:
             connection.execute(text(statement))
+
+
+def _add_pgvector(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
+    engine.dispose()
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def _server_url() -> Iterator[str]:
     elif _docker_runs():
         from testcontainers.community.postgres import PostgresContainer
 
-        with PostgresContainer("postgres:18", driver=None) as container:
+        with PostgresContainer("pgvector/pgvector:pg18", driver=None) as container:
             yield container.get_connection_url()
     else:
         with _server_from_a_wheel() as url:

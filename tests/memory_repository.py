@@ -6,6 +6,7 @@ It is held to the same contract as the store on SQLite and Postgres (tests/test_
 from __future__ import annotations
 
 import copy
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,15 @@ from typing import Any
 
 from turnfold.analysis import terms_of, turn_terms
 from turnfold.content import answered_ids, call_ids
-from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.errors import (
+    CompactionInProgress,
+    InvalidArgument,
+    InvalidSummary,
+    InvalidTurn,
+    LeaseLost,
+    TurnConflict,
+    UnknownSummary,
+)
 from turnfold.ranking import Corpus, Found, Posting, rank
 from turnfold.records import (
     GIVEN_BY_CALLER,
@@ -27,6 +36,7 @@ from turnfold.records import (
     derived_turn_id,
 )
 from turnfold.tokens import EstimatingCounter, count_turn
+from turnfold.vectors import Embedding, no_embedder
 
 
 class Memory:
@@ -35,6 +45,7 @@ class Memory:
     def __init__(self, now: datetime) -> None:
         self.turns: list[Turn] = []
         self.summaries: dict[str, SummaryRecord] = {}
+        self.vectors: dict[tuple[int, str], Embedding] = {}
         self.lease: Lease | None = None
         self.lease_token = 0
         self.created_at = self.updated_at = now
@@ -56,6 +67,7 @@ class Memory:
 
 class MemoryRepository:
     token_counter = EstimatingCounter()
+    embedder_name = ""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Memory] = {}
@@ -158,6 +170,44 @@ class MemoryRepository:
         postings = [Posting(term, *row) for has, row in documents for term in has & set(terms)]
         found = rank(corpus, postings, 10**9, among_turns=of == "turns")
         return [one for one in found if one.position <= len(self._sessions[one.session_id].turns)][:limit]
+
+    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        raise no_embedder()
+
+    def get_unembedded_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        memory = self._sessions.get(session_id)
+        last = max((position for position, ref in memory.vectors if not ref), default=0) if memory else 0
+        return self.get_session_turns(session_id, after_position=max(last, after_position), limit=limit)
+
+    def get_unembedded_summaries(self, session_id: str, *, limit: int | None = None) -> list[SummaryRecord]:
+        memory = self._sessions.get(session_id)
+        known = {ref for _, ref in memory.vectors} if memory else set()
+        missing = [summary for summary in self.get_summaries(session_id) if summary.id not in known]
+        in_order = sorted(missing, key=lambda summary: (summary.first_position, summary.depth))
+        return [replace(summary, source_turn_ids=(), child_ids=()) for summary in in_order][:limit]
+
+    def add_embeddings(self, session_id: str, embeddings: Sequence[Embedding]) -> None:
+        with self._lock:
+            memory = self._sessions.get(session_id)
+            if memory is None:
+                return
+            for one in embeddings:
+                if any(len(kept.vector) != len(one.vector) for kept in memory.vectors.values()):
+                    raise InvalidArgument("the vectors of an embedder are of one length")
+                if not one.ref or memory.summaries[one.ref].content == one.text:
+                    memory.vectors.setdefault((one.position, one.ref), one)
+
+    def find_nearest(
+        self, session_id: str | None, vector: Sequence[float], *, of: str, limit: int, session_prefix: str = ""
+    ) -> list[Found]:
+        found = [
+            Found(id, one.position, one.ref, round(sum(map(operator.mul, one.vector, vector)), 6))
+            for id, memory in self._sessions.items()
+            if session_id in (None, id) and id.startswith(session_prefix)
+            for one in memory.vectors.values()
+            if bool(one.ref) == (of == "summaries") and len(one.vector) == len(vector)
+        ]
+        return sorted(found, key=lambda one: (-one.score, one.session_id, -one.position, one.ref))[:limit]
 
     def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
         summaries = self.get_uncompacted_summaries(session_id)
@@ -280,6 +330,8 @@ class MemoryRepository:
             if new.source_token_count != tokens or new.token_count >= tokens or not new.content.strip():
                 raise InvalidSummary("it does not shrink its sources")
             memory.summaries[new.id] = below = new
+            if new.content != old.content:
+                memory.vectors.pop((new.first_position, new.id), None)
         assert below is not None
         if below.parent_id is not None and (below.content, below.token_count) != (old.content, old.token_count):
             parent = memory.summaries[below.parent_id]

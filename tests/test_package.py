@@ -49,7 +49,9 @@ def version() -> str:
 def test_every_public_name_is_there_and_documented() -> None:
     assert sorted(turnfold.__all__) == turnfold.__all__
     undocumented = {
-        name for name in turnfold.__all__ if not getattr(turnfold, name).__doc__ and name not in ("Model", "Tier")
+        name
+        for name in turnfold.__all__
+        if not getattr(turnfold, name).__doc__ and name not in ("Embedder", "Model", "Tier")
     }
     assert undocumented == set()
 
@@ -57,7 +59,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 def test_importing_turnfold_imports_no_extra() -> None:
     script = "import sys, turnfold; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    extras = {"typer", "rich", "psycopg", "toktok", "pytest", "pydantic_ai", "greenlet"}
+    extras = {"typer", "rich", "psycopg", "toktok", "pytest", "pydantic_ai", "greenlet", "numpy", "pgvector"}
     assert not (extras | {"alembic"}) & set(done.stdout.split())
 
 

@@ -51,7 +51,7 @@ class Portal:
         if engine is None:
             driver = "aiosqlite" if store._engine.dialect.name == "sqlite" else "psycopg"
             engine = self._engines[store._engine] = async_engine(store._engine.url, driver)
-        return AsyncSqlRepository(engine, token_counter=store.token_counter)
+        return AsyncSqlRepository(engine, token_counter=store.token_counter, embedder=store._embedder)
 
     def blocking(self, function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
         """An async function of turnfold, called with a sync store as its second argument."""

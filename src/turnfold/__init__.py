@@ -3,6 +3,7 @@
 from turnfold.checking import Fault, check, erase_session, repair
 from turnfold.compaction import compact_if_needed, compact_session, refold_session, should_compact
 from turnfold.context import Context, LeftOut, TokenBudget, assemble_context
+from turnfold.embedding import EmbedStats, embed_session
 from turnfold.errors import (
     AccessDenied,
     CompactionInProgress,
@@ -44,6 +45,7 @@ from turnfold.sql.migrate import include_name, migrate
 from turnfold.sql.repository import BoundRepository, SqlRepository
 from turnfold.summarizer import Summarizer
 from turnfold.tokens import EstimatingCounter, ExactCounter, TokenCounter
+from turnfold.vectors import Embedder
 
 __all__ = [
     "AccessDenied",
@@ -56,6 +58,8 @@ __all__ = [
     "ContextLengthExceeded",
     "DatabaseUnavailable",
     "Description",
+    "EmbedStats",
+    "Embedder",
     "EstimatingCounter",
     "ExactCounter",
     "Expansion",
@@ -100,6 +104,7 @@ __all__ = [
     "compact_session",
     "create_engine",
     "describe",
+    "embed_session",
     "erase_session",
     "expand",
     "extractive",

@@ -25,6 +25,7 @@ from turnfold.checking import Fault, erase, find_faults, mend
 from turnfold.context import Context, TokenBudget, assemble
 from turnfold.core import compact, fitted, is_over, refold, run_if_needed
 from turnfold.drive import eventual, eventually
+from turnfold.embedding import BATCH_SIZE, EmbedStats, OnEmbedProgress, embed_missing
 from turnfold.errors import InvalidArgument
 from turnfold.folding import Always
 from turnfold.planning import CONDENSED_TARGET_TOKENS, LEAF_TARGET_TOKENS, Bounds, Limits
@@ -55,6 +56,7 @@ __all__ = [
     "compact_if_needed",
     "compact_session",
     "describe",
+    "embed_session",
     "erase_session",
     "expand",
     "migrate",
@@ -190,6 +192,17 @@ async def search(
 ) -> list[Hit]:
     """`turnfold.search`, awaitable."""
     return await find(session_id, _checked(memory_store), query, limit, in_, session_prefix)
+
+
+async def embed_session(
+    session_id: str,
+    memory_store: AsyncRepository,
+    *,
+    batch_size: int = BATCH_SIZE,
+    on_progress: OnEmbedProgress | None = None,
+) -> EmbedStats:
+    """`turnfold.embed_session`, awaitable; the embedder may be asynchronous."""
+    return await embed_missing(session_id, _checked(memory_store), batch_size, on_progress)
 
 
 async def describe(summary_id: str, memory_store: AsyncRepository) -> Description:

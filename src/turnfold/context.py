@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnfold.analysis import query_terms
 from turnfold.budget import TokenBudget
 from turnfold.drive import drive, immediately
 from turnfold.errors import InvalidArgument
 from turnfold.fitting import Fitting, LeftOut
 from turnfold.forms import to_anthropic, to_openai
+from turnfold.recall import ranked
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS
@@ -107,11 +107,10 @@ async def _recalled(
     session_id: str, store: AsyncRepository, query: str | None, fitting: Fitting, room: int
 ) -> tuple[list[Turn], list[dict[str, Any]], int]:
     """The turns for a query, a message that tells them, and what it takes."""
-    terms = query_terms(query or "")
-    if not terms or not fitting.turns:
+    if not query or not fitting.turns:
         return [], [], 0
     most = min(room - fitting.tokens, room // SHARE_FOR_RECALL)
-    found = await store.find_documents(session_id, terms, of="turns", limit=MOST_RECALLED + len(fitting.turns))
+    found = await ranked(session_id, store, query, "turns", MOST_RECALLED + len(fitting.turns))
     shown = {turn.position for turn in fitting.turns}
     wanted = [one.position for one in found if one.position not in shown][:MOST_RECALLED]
     by_position = {turn.position: turn for turn in await store.get_turns_at(session_id, wanted)} if wanted else {}

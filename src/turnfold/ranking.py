@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-__all__ = ["COMMON", "NEIGHBOUR_SHARES", "Corpus", "Found", "Kind", "Posting", "rank"]
+__all__ = ["COMMON", "NEAREST", "NEIGHBOUR_SHARES", "Corpus", "Found", "Kind", "Posting", "fuse", "rank"]
 
 Kind = Literal["turns", "summaries"]
 """What a search is made in."""
@@ -25,6 +25,14 @@ NEIGHBOUR_SHARES = (0.5, 0.25)
 COMMON = 300
 """A term that more documents have than these tells little: only the newest of them are looked at where no query term is
 rarer, and else it only adds to the documents that rarer terms found."""
+
+
+NEAREST = 100
+"""How many documents are looked at by their vectors."""
+
+SHARE_OF_NEARNESS = 0.75
+"""What nearness adds to the score of the words. Measured on LoCoMo with all-MiniLM-L6-v2: between 0.5 and 1 the figures
+hardly differ."""
 
 
 class Posting(NamedTuple):
@@ -75,6 +83,22 @@ def rank(corpus: Corpus, postings: Iterable[Posting], limit: int, *, among_turns
     full = sum(corpus.weight(term) for term in sorted(corpus.counts)) or 1.0
     found = [Found(*key, round(score / full, 6)) for key, score in scores.items()]
     return sorted(found, key=_order)[:limit]
+
+
+def fuse(by_words: Iterable[Found], by_vectors: Iterable[Found], limit: int, *, asked: int) -> list[Found]:
+    """What was found by words, and the nearest by vectors of which so many were asked for, ranked as one.
+
+    What is not among those is at most as near as the last of them, and counts so. Where there are fewer than were asked
+    for, all vectors are among them; then it has none yet, and counts as near as they are in the mean.
+    """
+    words = {found[:3]: found.score for found in by_words}
+    nearness = {found[:3]: max(0.0, found.score) for found in by_vectors}
+    else_ = min(nearness.values()) if len(nearness) >= asked else math.fsum(nearness.values()) / max(1, len(nearness))
+    scores = {
+        key: (words.get(key, 0.0) + SHARE_OF_NEARNESS * nearness.get(key, else_)) / (1 + SHARE_OF_NEARNESS)
+        for key in words.keys() | nearness.keys()
+    }
+    return sorted((Found(*key, round(score, 6)) for key, score in scores.items()), key=_order)[:limit]
 
 
 def _order(found: Found) -> tuple[float, str, int, str]:

@@ -13,9 +13,10 @@ from typing import Literal
 
 from turnfold.analysis import matches_in, query_terms, searched_text
 from turnfold.drive import drive, immediately
-from turnfold.errors import InvalidArgument
+from turnfold.errors import InvalidArgument, TurnfoldError
+from turnfold.outcomes import log
 from turnfold.planning import check_count
-from turnfold.ranking import Found
+from turnfold.ranking import NEAREST, Found, Kind, fuse
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
 
@@ -24,6 +25,7 @@ __all__ = ["Description", "Expansion", "Hit", "around", "describe", "expand", "s
 SearchIn = Literal["turns", "summaries", "both"]
 
 EXCERPT_CHARACTERS = 240
+MOST_QUERY_CHARACTERS = 8_000
 PAGE = 200
 
 
@@ -113,17 +115,45 @@ async def find(
         raise InvalidArgument(f"in_ must be 'turns', 'summaries' or 'both', not {in_!r}")
     if not isinstance(query, str):
         raise InvalidArgument(f"query must be a text, not a {type(query).__name__}")
-    terms = query_terms(query)
+    terms = frozenset(query_terms(query))
     hits: list[Hit] = []
-    if terms and in_ != "summaries":
-        found = await store.find_documents(session_id, terms, of="turns", limit=limit, session_prefix=session_prefix)
-        hits += await _turn_hits(store, found, frozenset(terms))
-    if terms and in_ != "turns":
-        found = await store.find_documents(
-            session_id, terms, of="summaries", limit=limit, session_prefix=session_prefix
-        )
-        hits += [_summary_hit(await store.get_summary(one.ref), one.score, frozenset(terms)) for one in found]
+    if in_ != "summaries":
+        found = await ranked(session_id, store, query, "turns", limit, session_prefix)
+        hits += await _turn_hits(store, found, terms)
+    if in_ != "turns":
+        found = await ranked(session_id, store, query, "summaries", limit, session_prefix)
+        hits += [_summary_hit(await store.get_summary(one.ref), one.score, terms) for one in found]
     return sorted(hits, key=lambda hit: (-hit.score, hit.kind, hit.session_id, -hit.position))[:limit]
+
+
+async def ranked(
+    session_id: str | None, store: AsyncRepository, query: str, of: Kind, limit: int, session_prefix: str = ""
+) -> list[Found]:
+    """The documents that fit a question best, by its words and, where the store has an embedder, by its meaning."""
+    terms = query_terms(query)
+    most = max(limit, NEAREST)
+    near = await _nearest(session_id, store, query, of, most, session_prefix)
+    found = []
+    if terms:
+        found = await store.find_documents(
+            session_id, terms, of=of, limit=most if near else limit, session_prefix=session_prefix
+        )
+    return fuse(found, near, limit, asked=most) if near else found
+
+
+async def _nearest(
+    session_id: str | None, store: AsyncRepository, query: str, of: Kind, limit: int, session_prefix: str
+) -> list[Found]:
+    if not store.embedder_name or not query.strip():
+        return []
+    try:
+        (vector,) = await store.embed([query[:MOST_QUERY_CHARACTERS]])
+    except TurnfoldError:
+        raise
+    except Exception as error:  # whatever the embedder raises: words find most, and an outage must not stop them
+        log.warning("the embedder %s failed (%s); searched by words alone", store.embedder_name, error)
+        return []
+    return await store.find_nearest(session_id, vector, of=of, limit=limit, session_prefix=session_prefix)
 
 
 async def described(summary_id: str, store: AsyncRepository) -> Description:

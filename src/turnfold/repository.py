@@ -17,6 +17,7 @@ from typing import Protocol
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn
 from turnfold.tokens import TokenCounter
+from turnfold.vectors import Embedding
 
 __all__ = ["AsyncRepository", "Repository"]
 
@@ -27,6 +28,10 @@ class Repository(Protocol):
     @property
     def token_counter(self) -> TokenCounter:
         """Counts the tokens of every turn appended here, and of the summaries made from them."""
+
+    @property
+    def embedder_name(self) -> str:
+        """The name of the embedder whose vectors are kept and compared here; "" where there is none."""
 
     def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
         """Write turns at the end of the session, whole batch or nothing, and return them as stored.
@@ -64,6 +69,36 @@ class Repository(Protocol):
     ) -> list[Found]:
         """The turns or summaries that have most of the terms (see `turnfold.analysis`), ranked as `turnfold.ranking`
         does, best first; of one session, or of all (None) whose id begins with `session_prefix`."""
+
+    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """The vectors of texts, of length 1, made by the embedder outside any transaction.
+
+        Raises `InvalidArgument` where there is no embedder, `InvalidAnswer` for what is no vector, and what it raises.
+        """
+
+    def get_unembedded_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        """The turns behind the last one that has a vector of the embedder, those after a position."""
+
+    def get_unembedded_summaries(self, session_id: str, *, limit: int | None = None) -> list[SummaryRecord]:
+        """The summaries that have no vector of the embedder, by position and without the ids of their sources."""
+
+    def add_embeddings(self, session_id: str, embeddings: Sequence[Embedding]) -> None:
+        """Keep the vectors of turns and summaries; one that is there already stays. A summary whose text is another one
+        by now is passed over, and so is everything where the session is gone.
+
+        Raises `InvalidArgument` where vectors of another length are kept there for the same embedder.
+        """
+
+    def find_nearest(
+        self,
+        session_id: str | None,
+        vector: Sequence[float],
+        *,
+        of: Kind,
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        """The turns or summaries whose vectors have the largest inner product with this one, which is their score."""
 
     def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
         """The summaries without a parent, by position and without the ids of their sources, and the turns that none of
@@ -161,6 +196,9 @@ class AsyncRepository(Protocol):
     @property
     def token_counter(self) -> TokenCounter: ...
 
+    @property
+    def embedder_name(self) -> str: ...
+
     async def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]: ...
 
     async def get_session(self, session_id: str) -> SessionRecord | None: ...
@@ -179,6 +217,26 @@ class AsyncRepository(Protocol):
         self,
         session_id: str | None,
         terms: Sequence[str],
+        *,
+        of: Kind,
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]: ...
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]: ...
+
+    async def get_unembedded_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]: ...
+
+    async def get_unembedded_summaries(self, session_id: str, *, limit: int | None = None) -> list[SummaryRecord]: ...
+
+    async def add_embeddings(self, session_id: str, embeddings: Sequence[Embedding]) -> None: ...
+
+    async def find_nearest(
+        self,
+        session_id: str | None,
+        vector: Sequence[float],
         *,
         of: Kind,
         limit: int,

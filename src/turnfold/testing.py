@@ -32,6 +32,7 @@ from turnfold.errors import (
 )
 from turnfold.records import Lease, SummaryRecord, Tier, Turn, derived_summary_id
 from turnfold.repository import Repository
+from turnfold.vectors import Embedding
 
 __all__ = ["RepositoryContract", "condensed_of", "leaf_of"]
 
@@ -619,6 +620,53 @@ class RepositoryContract:
         repository.replace_summaries([replace(leaf, content="The cache was stale.")])
         assert repository.find_documents("s", terms_of("disk"), of="summaries", limit=9) == []
         assert repository.find_documents("s", terms_of("cache"), of="summaries", limit=9)[0].ref == leaf.id
+
+    def test_the_nearest_vectors_are_found(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(5))
+        repository.append_turns("other", some_turns(1))
+        repository.add_summary(leaf := leaf_of(turns[:3], "They agreed."))
+        directions = [(1.0, 0.0), (0.8, 0.6), (0.0, 1.0), (-1.0, 0.0)]
+        repository.add_embeddings("s", [Embedding(n, "", "said", v) for n, v in enumerate(directions, start=1)])
+        repository.add_embeddings("s", [Embedding(1, leaf.id, leaf.content, (0.6, 0.8))])
+        repository.add_embeddings("other", [Embedding(1, "", "said", (0.6, 0.8))])
+        found = repository.find_nearest("s", (1.0, 0.0), of="turns", limit=3)
+        assert found == [("s", 1, "", 1.0), ("s", 2, "", 0.8), ("s", 3, "", 0.0)]
+        assert repository.find_nearest("s", (1.0, 0.0), of="summaries", limit=3) == [("s", 1, leaf.id, 0.6)]
+        everywhere = repository.find_nearest(None, (0.6, 0.8), of="turns", limit=2)
+        assert [one.session_id for one in everywhere] == ["other", "s"]
+        prefixed = repository.find_nearest(None, (1.0, 0.0), of="turns", limit=2, session_prefix="oth")
+        assert prefixed == [("other", 1, "", 0.6)]
+        assert repository.find_nearest("s", (1.0, 0.0, 0.0), of="turns", limit=3) == []
+        assert repository.find_nearest("unknown", (1.0, 0.0), of="turns", limit=3) == []
+
+    def test_what_has_no_vector_yet_is_told(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(5))
+        repository.add_summary(leaf := leaf_of(turns[:3], "They agreed."))
+        told = replace(leaf, source_turn_ids=())
+        assert repository.get_unembedded_turns("s", limit=2) == turns[:2]
+        assert repository.get_unembedded_summaries("s") == [told]
+        repository.add_embeddings("s", [Embedding(n, "", "said", (1.0, 0.0)) for n in (1, 2, 3)])
+        repository.add_embeddings("s", [Embedding(1, leaf.id, leaf.content, (1.0, 0.0))])
+        assert repository.get_unembedded_turns("s") == turns[3:]
+        assert repository.get_unembedded_turns("s", after_position=4) == turns[4:]
+        assert repository.get_unembedded_summaries("s") == []
+        repository.replace_summaries([replace(leaf, content="They parted.")])
+        assert repository.get_unembedded_summaries("s") == [replace(told, content="They parted.")]
+        assert repository.get_unembedded_turns("unknown") == []
+        assert repository.get_unembedded_summaries("unknown") == []
+
+    def test_a_vector_is_kept_once_and_only_for_the_text_that_is_there(self, repository: Repository) -> None:
+        turns = repository.append_turns("s", some_turns(3))
+        repository.add_summary(leaf := leaf_of(turns, "They agreed."))
+        repository.add_embeddings("s", [Embedding(1, "", "said", (1.0, 0.0))])
+        repository.add_embeddings("s", [Embedding(1, "", "said", (0.0, 1.0)), Embedding(2, "", "said", (0.0, 1.0))])
+        repository.add_embeddings("s", [Embedding(1, leaf.id, "Another text.", (1.0, 0.0))])
+        assert repository.find_nearest("s", (1.0, 0.0), of="turns", limit=3) == [("s", 1, "", 1.0), ("s", 2, "", 0.0)]
+        assert repository.find_nearest("s", (1.0, 0.0), of="summaries", limit=3) == []
+        repository.add_embeddings("unknown", [Embedding(1, "", "said", (1.0, 0.0))])
+        assert repository.get_session("unknown") is None
+        with pytest.raises(InvalidArgument):
+            repository.add_embeddings("s", [Embedding(3, "", "said", (1.0, 0.0, 0.0))])
 
     def test_an_unknown_summary_is_an_error(self, repository: Repository) -> None:
         for ask in (repository.get_summary, repository.get_source_turns, repository.get_child_summaries):

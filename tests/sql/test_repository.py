@@ -231,7 +231,7 @@ class TestRefusals:
         store = SqlRepository(engine)
         store.append_turns("s", some_turns(1))
         with engine.begin() as connection:
-            for table in ("summary_sources", "summaries", "turns", "sessions"):
+            for table in ("vectors", "summary_sources", "summaries", "turns", "sessions"):
                 connection.execute(text(f"DROP TABLE turnfold_{table}"))
         with pytest.raises(SchemaMismatch, match="turnfold migrate"):
             store.get_session_turns("s")

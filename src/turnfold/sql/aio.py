@@ -7,6 +7,7 @@ between calls.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -19,12 +20,13 @@ from sqlalchemy.pool import QueuePool
 
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import leases, operations, queries, upkeep
+from turnfold.sql import leases, operations, queries, upkeep, vectors
 from turnfold.sql.engine import check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
 from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
 from turnfold.sql.retrying import Again
 from turnfold.tokens import TokenCounter
+from turnfold.vectors import Embedder, Embedding, no_embedder, unit_vectors
 
 __all__ = ["AsyncSqlRepository", "migrate"]
 
@@ -54,9 +56,14 @@ class AsyncSqlRepository(SqlShell):
     """`turnfold.repository.AsyncRepository` on SQLite or PostgreSQL; see `SqlRepository`, its twin."""
 
     def __init__(
-        self, engine: AsyncEngine, schema: str | None = None, *, token_counter: TokenCounter | None = None
+        self,
+        engine: AsyncEngine,
+        schema: str | None = None,
+        *,
+        token_counter: TokenCounter | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
-        super().__init__(engine.sync_engine, schema, token_counter)
+        super().__init__(engine.sync_engine, schema, token_counter, embedder)
         self._engine = engine
         self._slots_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -65,7 +72,9 @@ class AsyncSqlRepository(SqlShell):
 
         `operation` gets a bound store, synchronous: `await store.bound(session, lambda s: s.append_turns(…))`.
         """
-        store = SqlRepository(self._engine.sync_engine, self._schema, token_counter=self._token_counter)
+        store = SqlRepository(
+            self._engine.sync_engine, self._schema, token_counter=self._token_counter, embedder=self._embedder
+        )
         return await session.run_sync(lambda inner: operation(store.bind(inner)))
 
     async def append_turns(self, session_id: str, turns: Sequence[Turn]) -> list[Turn]:
@@ -104,6 +113,35 @@ class AsyncSqlRepository(SqlShell):
         session_prefix: str = "",
     ) -> list[Found]:
         return await self._read(operations.find_documents, session_id, terms, of, limit, session_prefix)
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        if self._embedder is None:
+            raise no_embedder()
+        given = self._embedder(texts)
+        return unit_vectors(await given if inspect.isawaitable(given) else given, len(texts), self.embedder_name)
+
+    async def get_unembedded_turns(
+        self, session_id: str, *, after_position: int = 0, limit: int | None = None
+    ) -> list[Turn]:
+        return await self._read(vectors.unembedded_turns, session_id, self.embedder_name, after_position, limit)
+
+    async def get_unembedded_summaries(self, session_id: str, *, limit: int | None = None) -> list[SummaryRecord]:
+        return await self._read(vectors.unembedded_summaries, session_id, self.embedder_name, limit)
+
+    async def add_embeddings(self, session_id: str, embeddings: Sequence[Embedding]) -> None:
+        if embeddings:
+            await self._write(operations.add_embeddings, session_id, self.embedder_name, embeddings, utc_now())
+
+    async def find_nearest(
+        self,
+        session_id: str | None,
+        vector: Sequence[float],
+        *,
+        of: Kind,
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        return await self._read(vectors.nearest, session_id, self.embedder_name, vector, of, limit, session_prefix)
 
     async def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
         return await self._read(operations.get_active_context, session_id)

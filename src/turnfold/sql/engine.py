@@ -31,6 +31,7 @@ from turnfold.errors import (
     MissingExtra,
     SchemaMismatch,
     TurnConflict,
+    TurnfoldError,
 )
 
 __all__ = [
@@ -112,20 +113,32 @@ def translated_errors(engine: Engine) -> Iterator[None]:
             f"{str(error).partition('(Background')[0].strip()}; nothing was written; enlarge the pool"
         ) from error
     except DBAPIError as error:
-        where = engine.url.render_as_string(hide_password=True)
-        if _is_missing_table(error):
-            raise SchemaMismatch(
-                f"the database {where} has no turnfold tables here ({_first_line(error)}); "
-                "run `turnfold migrate` or turnfold.migrate(engine)"
-            ) from error
-        if getattr(error.orig, "sqlstate", None) == "42501":
-            raise AccessDenied(f"{where}: {_first_line(error)}; nothing was written; grant it to the role") from error
-        if isinstance(error, OperationalError) or type(error) is DatabaseError or _is_trouble_of_the_server(error):
-            raise DatabaseUnavailable(
-                f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
-                "check that it runs, can be written and can be reached"
-            ) from error
-        raise
+        meant = _meaning(error, engine.url.render_as_string(hide_password=True))
+        if meant is None:
+            raise
+        raise meant from error
+
+
+def _meaning(error: DBAPIError, where: str) -> TurnfoldError | None:
+    """What an error of the database means here, if anything."""
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if _is_missing_table(error):
+        return SchemaMismatch(
+            f"the database {where} has no turnfold tables here ({_first_line(error)}); "
+            "run `turnfold migrate` or turnfold.migrate(engine)"
+        )
+    if sqlstate == "42704" and 'type "vector"' in str(error.orig):
+        return SchemaMismatch(
+            f"the database {where} has no pgvector, which compares vectors; let its owner run CREATE EXTENSION vector"
+        )
+    if sqlstate == "42501":
+        return AccessDenied(f"{where}: {_first_line(error)}; nothing was written; grant it to the role")
+    if isinstance(error, OperationalError) or type(error) is DatabaseError or _is_trouble_of_the_server(error):
+        return DatabaseUnavailable(
+            f"the database {where} did not answer as it should: {_first_line(error)}; nothing was written; "
+            "check that it runs, can be written and can be reached"
+        )
+    return None
 
 
 def _set_up_connection(connection: Any, _record: object) -> None:

@@ -14,10 +14,19 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from turnfold.content import answered_ids, call_ids
-from turnfold.errors import CompactionInProgress, InvalidSummary, InvalidTurn, LeaseLost, TurnConflict, UnknownSummary
+from turnfold.errors import (
+    CompactionInProgress,
+    InvalidArgument,
+    InvalidSummary,
+    InvalidTurn,
+    LeaseLost,
+    TurnConflict,
+    UnknownSummary,
+)
 from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Kind, Posting, rank
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
-from turnfold.sql import leases, queries, search, upkeep
+from turnfold.sql import leases, queries, search, upkeep, vectors
+from turnfold.vectors import Embedding
 
 
 def append_turns(
@@ -114,6 +123,7 @@ def replace_summaries(connection: Connection, new: Sequence[SummaryRecord], leas
         queries.replace_summary(connection, summary)
         if summary.content != old.content:
             search.reindex_summary(connection, summary)
+            vectors.forget_summary(connection, summary)
     if old is not None and (new[-1].content, new[-1].token_count) != (old.content, old.token_count):
         _count_replacement(connection, new[-1], old)
 
@@ -172,6 +182,27 @@ def _within_sessions(connection: Connection, found: Sequence[Found], limit: int)
     """Without neighbours beyond the end of a session."""
     last = queries.last_positions(connection, {one.session_id for one in found})
     return [one for one in found if one.position <= last.get(one.session_id, 0)][:limit]
+
+
+def add_embeddings(
+    connection: Connection, session_id: str, embedder: str, embeddings: Sequence[Embedding], now: datetime
+) -> None:
+    if queries.touch_session(connection, session_id, now) is None:  # erased meanwhile
+        return
+    kept, given = vectors.length_of_vectors(connection, session_id, embedder), len(embeddings[0].vector)
+    if kept is not None and kept != given:
+        raise InvalidArgument(
+            f"session {session_id!r} has vectors of {kept} numbers under the name of the embedder {embedder}, which "
+            f"now gives {given}; give another model another name"
+        )
+    known = vectors.embedded(connection, session_id, embedder, embeddings)
+    texts = vectors.texts_of_summaries(connection, [one.ref for one in embeddings if one.ref])
+    new = [
+        one
+        for one in embeddings
+        if (one.position, one.ref) not in known and (not one.ref or texts.get(one.ref) == one.text)
+    ]
+    vectors.insert_vectors(connection, session_id, embedder, new)
 
 
 def mark_summary_compacted(connection: Connection, summary_id: str, parent_id: str) -> None:

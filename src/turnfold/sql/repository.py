@@ -18,11 +18,12 @@ from sqlalchemy import Connection, Engine
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import leases, operations, queries, upkeep
+from turnfold.sql import leases, operations, queries, upkeep, vectors
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
 from turnfold.sql.retrying import Again, delay_before_retry, uncertain
 from turnfold.tokens import EstimatingCounter, TokenCounter, count_turn
+from turnfold.vectors import Embedder, Embedding, embedder_name, no_embedder, unit_vectors
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -36,7 +37,9 @@ R = TypeVar("R")
 class SqlShell:
     """What the sync and the async repository share: the checks, the counter and what a transaction is."""
 
-    def __init__(self, engine: Engine, schema: str | None, token_counter: TokenCounter | None) -> None:
+    def __init__(
+        self, engine: Engine, schema: str | None, token_counter: TokenCounter | None, embedder: Embedder | None
+    ) -> None:
         check_dialect(engine)
         check_no_schema_on_sqlite(engine, schema)
         self._schema = schema
@@ -44,10 +47,15 @@ class SqlShell:
         self._reading = self._writing.execution_options(**reading_options(engine))
         self._is_checked = False
         self._token_counter = token_counter or EstimatingCounter()
+        self._embedder = embedder
 
     @property
     def token_counter(self) -> TokenCounter:
         return self._token_counter
+
+    @property
+    def embedder_name(self) -> str:
+        return embedder_name(self._embedder)
 
     def _counts(self, turns: Sequence[Turn]) -> list[int]:
         return [count_turn(self._token_counter, turn) for turn in turns]
@@ -86,14 +94,22 @@ class SqlRepository(SqlShell):
     """`turnfold.repository.Repository` on SQLite or PostgreSQL.
 
     `schema` is the PostgreSQL schema of the tables, None for the first of the connection's search path. `token_counter`
-    counts what is appended, by default `EstimatingCounter`.
+    counts what is appended, by default `EstimatingCounter`; `embedder` makes the vectors that `embed_session` keeps and
+    `search` compares, by default none.
 
     Raises `InvalidArgument` for another database; every method raises `SchemaMismatch` where the tables are missing or
     do not match this code, and `DatabaseUnavailable` where the database cannot be reached.
     """
 
-    def __init__(self, engine: Engine, schema: str | None = None, *, token_counter: TokenCounter | None = None) -> None:
-        super().__init__(engine, schema, token_counter)
+    def __init__(
+        self,
+        engine: Engine,
+        schema: str | None = None,
+        *,
+        token_counter: TokenCounter | None = None,
+        embedder: Embedder | None = None,
+    ) -> None:
+        super().__init__(engine, schema, token_counter, embedder)
         self._engine = engine
 
     def bind(self, session: Session) -> BoundRepository:
@@ -101,7 +117,9 @@ class SqlRepository(SqlShell):
 
         It cannot compact, which would hold the transaction open while a model answers.
         """
-        bound = BoundRepository(self._engine, self._schema, session, token_counter=self._token_counter)
+        bound = BoundRepository(
+            self._engine, self._schema, session, token_counter=self._token_counter, embedder=self._embedder
+        )
         bound._is_checked = self._is_checked
         return bound
 
@@ -137,6 +155,32 @@ class SqlRepository(SqlShell):
         session_prefix: str = "",
     ) -> list[Found]:
         return self._read(operations.find_documents, session_id, terms, of, limit, session_prefix)
+
+    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        if self._embedder is None:
+            raise no_embedder()
+        return unit_vectors(self._embedder(texts), len(texts), self.embedder_name)
+
+    def get_unembedded_turns(self, session_id: str, *, after_position: int = 0, limit: int | None = None) -> list[Turn]:
+        return self._read(vectors.unembedded_turns, session_id, self.embedder_name, after_position, limit)
+
+    def get_unembedded_summaries(self, session_id: str, *, limit: int | None = None) -> list[SummaryRecord]:
+        return self._read(vectors.unembedded_summaries, session_id, self.embedder_name, limit)
+
+    def add_embeddings(self, session_id: str, embeddings: Sequence[Embedding]) -> None:
+        if embeddings:
+            self._write(operations.add_embeddings, session_id, self.embedder_name, embeddings, utc_now())
+
+    def find_nearest(
+        self,
+        session_id: str | None,
+        vector: Sequence[float],
+        *,
+        of: Kind,
+        limit: int,
+        session_prefix: str = "",
+    ) -> list[Found]:
+        return self._read(vectors.nearest, session_id, self.embedder_name, vector, of, limit, session_prefix)
 
     def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
         return self._read(operations.get_active_context, session_id)
@@ -225,8 +269,16 @@ class BoundRepository(SqlRepository):
     Every call runs in a savepoint: one that raises leaves the transaction as it was before the call.
     """
 
-    def __init__(self, engine: Engine, schema: str | None, session: Session, *, token_counter: TokenCounter) -> None:
-        super().__init__(engine, schema, token_counter=token_counter)
+    def __init__(
+        self,
+        engine: Engine,
+        schema: str | None,
+        session: Session,
+        *,
+        token_counter: TokenCounter,
+        embedder: Embedder | None,
+    ) -> None:
+        super().__init__(engine, schema, token_counter=token_counter, embedder=embedder)
         self._session = session
 
     def bind(self, session: Session) -> BoundRepository:

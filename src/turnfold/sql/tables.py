@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from array import array
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
+    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -25,6 +30,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -37,13 +43,16 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from turnfold.records import MAX_ID_CHARACTERS, Content
 
-__all__ = ["metadata", "sessions", "summaries", "summary_sources", "turns"]
+__all__ = ["metadata", "sessions", "summaries", "summary_sources", "turns", "vectors"]
 
 
 # U+0010 ("data link escape") opens an escape; the character itself is doubled, so that nothing is ambiguous.
 _ESCAPED = re.compile("[\0\x10\ud800-\udfff]")
 _ESCAPE = re.compile("\x10(\x10|0|u[0-9a-f]{4})")
 _PARTS = "\x10P"
+
+BYTES_OF_A_NUMBER = 4
+"""In a vector."""
 
 
 def escape(value: str) -> str:
@@ -138,6 +147,34 @@ class UTCDateTime(TypeDecorator[datetime]):
             return None
         time: datetime = datetime.fromisoformat(value) if dialect.name == "sqlite" else value.astimezone(UTC)
         return time
+
+
+class Vector(TypeDecorator[Sequence[float]]):
+    """Numbers of 32 bits: an array on PostgreSQL, which pgvector compares, and their bytes on SQLite."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(LargeBinary() if dialect.name == "sqlite" else ARRAY(REAL))
+
+    def process_bind_param(self, value: Sequence[float] | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        return _little_endian(array("f", value)).tobytes() if dialect.name == "sqlite" else list(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Sequence[float] | None:
+        if dialect.name == "sqlite" and value is not None:
+            return _little_endian(array("f", value))
+        numbers: Sequence[float] | None = value
+        return numbers
+
+
+def _little_endian(numbers: array[float]) -> array[float]:
+    """To and from the order of bytes in the file, which may be read on another machine."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _dump(value: Any) -> str:
@@ -244,4 +281,15 @@ summary_sources = Table(
     Column("position", BigInteger, primary_key=True, autoincrement=False),
     Column("summary_id", _Identifier, ForeignKey("turnfold_summaries.id"), nullable=False, index=True),
     ForeignKeyConstraint(["session_id", "position"], ["turnfold_turns.session_id", "turnfold_turns.position"]),
+)
+
+# The vector of a turn (ref is "") or summary, for each embedder; it can be made again at any time.
+vectors = Table(
+    "turnfold_vectors",
+    metadata,
+    Column("session_id", _Identifier, ForeignKey("turnfold_sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("embedder", EscapedText, primary_key=True),
+    Column("ref", _Identifier, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("embedding", Vector, nullable=False),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, delete, func, select
 
-from turnfold.sql.tables import sessions, summaries, turns
+from turnfold.sql.tables import sessions, summaries, turns, vectors
 from turnfold.sql.tables import summary_sources as sources
 
 
@@ -62,6 +62,6 @@ def orphans(connection: Connection) -> list[str]:
 
 
 def delete_session(connection: Connection, session_id: str) -> None:
-    for table in (sources, summaries, turns):
+    for table in (vectors, sources, summaries, turns):
         connection.execute(delete(table).where(table.c.session_id == session_id))
     connection.execute(delete(sessions).where(sessions.c.id == session_id))

@@ -1,0 +1,142 @@
+"""The SQL statements of the vectors: which documents have none, and which are nearest to one.
+
+PostgreSQL finds the nearest itself, with pgvector; on SQLite all vectors of the searched sessions are read and compared
+here. The scores are computed here on both, so that they are equal.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, cast, delete, func, insert, select
+
+from turnfold.errors import MissingExtra
+from turnfold.ranking import Found, Kind
+from turnfold.records import SummaryRecord, Turn
+from turnfold.sql.rows import turns_of
+from turnfold.sql.tables import BYTES_OF_A_NUMBER, summaries, turns, vectors
+from turnfold.vectors import Embedding
+
+_ROWS = 1_000
+
+
+def unembedded_turns(
+    connection: Connection, session_id: str, embedder: str, after_position: int, limit: int | None
+) -> list[Turn]:
+    mine = vectors.c.session_id == session_id, vectors.c.embedder == embedder, vectors.c.ref == ""
+    last = connection.scalar(select(func.max(vectors.c.position)).where(*mine)) or 0
+    statement = select(*turns.c).where(turns.c.session_id == session_id, turns.c.position > max(last, after_position))
+    return turns_of(connection.execute(statement.order_by(turns.c.position).limit(limit)).all())
+
+
+def unembedded_summaries(
+    connection: Connection, session_id: str, embedder: str, limit: int | None
+) -> list[SummaryRecord]:
+    is_its_vector = and_(
+        vectors.c.session_id == session_id, vectors.c.embedder == embedder, vectors.c.ref == summaries.c.id
+    )
+    statement = select(*summaries.c).where(
+        summaries.c.session_id == session_id, ~select(vectors.c.ref).where(is_its_vector).exists()
+    )
+    rows = connection.execute(statement.order_by(summaries.c.first_position, summaries.c.depth).limit(limit))
+    return [SummaryRecord(**row._asdict()) for row in rows]
+
+
+def length_of_vectors(connection: Connection, session_id: str, embedder: str) -> int | None:
+    """How many numbers the vectors of an embedder have in a session; None where there is none."""
+    length = select(_length(connection)).where(vectors.c.session_id == session_id, vectors.c.embedder == embedder)
+    return connection.scalar(length.limit(1))
+
+
+def embedded(connection: Connection, session_id: str, embedder: str, new: Sequence[Embedding]) -> set[tuple[int, str]]:
+    """Which of these have a vector already."""
+    statement = select(vectors.c.position, vectors.c.ref).where(
+        vectors.c.session_id == session_id,
+        vectors.c.embedder == embedder,
+        vectors.c.position.between(min(one.position for one in new), max(one.position for one in new)),
+    )
+    return {(row.position, row.ref) for row in connection.execute(statement)}
+
+
+def texts_of_summaries(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    statement = select(summaries.c.id, summaries.c.content).where(summaries.c.id.in_(ids))
+    return {row.id: row.content for row in connection.execute(statement)}
+
+
+def insert_vectors(connection: Connection, session_id: str, embedder: str, new: Iterable[Embedding]) -> None:
+    rows = [
+        {
+            "session_id": session_id,
+            "embedder": embedder,
+            "ref": one.ref,
+            "position": one.position,
+            "embedding": one.vector,
+        }
+        for one in new
+    ]
+    if rows:
+        connection.execute(insert(vectors), rows)
+
+
+def forget_summary(connection: Connection, summary: SummaryRecord) -> None:
+    """Its text is another one now."""
+    connection.execute(delete(vectors).where(vectors.c.session_id == summary.session_id, vectors.c.ref == summary.id))
+
+
+def nearest(
+    connection: Connection,
+    session_id: str | None,
+    embedder: str,
+    vector: Sequence[float],
+    of: Kind,
+    limit: int,
+    session_prefix: str,
+) -> list[Found]:
+    conditions = [
+        vectors.c.embedder == embedder,
+        vectors.c.ref == "" if of == "turns" else vectors.c.ref != "",
+        _length(connection) == len(vector),
+    ]
+    if session_id is not None:
+        conditions.append(vectors.c.session_id == session_id)
+    if session_prefix:
+        conditions.append(vectors.c.session_id.startswith(session_prefix, autoescape=True))
+    statement = select(vectors.c.session_id, vectors.c.position, vectors.c.ref, vectors.c.embedding).where(*conditions)
+    if connection.dialect.name == "sqlite":
+        return _best(_scored(connection, statement, vector), limit)
+    in_order = statement.order_by(_farness(vector)).limit(limit)
+    return _best(_scored(connection, in_order, vector), limit)
+
+
+def _farness(vector: Sequence[float]) -> ColumnElement[Any]:
+    """pgvector's negative inner product."""
+    try:
+        from pgvector.sqlalchemy import VECTOR
+    except ImportError as error:
+        raise MissingExtra(f"vectors on PostgreSQL need {error.name}", extra="vectors") from None
+    farness: ColumnElement[Any] = cast(vectors.c.embedding, VECTOR(len(vector))).max_inner_product(list(vector))
+    return farness
+
+
+def _scored(connection: Connection, statement: Select[Any], vector: Sequence[float]) -> Iterator[Found]:
+    try:
+        import numpy
+    except ImportError as error:
+        raise MissingExtra(f"comparing vectors needs {error.name}", extra="vectors") from None
+    asked = numpy.asarray(vector, dtype="f8")
+    for rows in connection.execute(statement).partitions(_ROWS):
+        numbers = numpy.asarray([row.embedding for row in rows], dtype="f4")
+        for row, score in zip(rows, numbers.astype("f8") @ asked, strict=True):
+            yield Found(row.session_id, row.position, row.ref, round(float(score), 6))
+
+
+def _best(found: Iterable[Found], limit: int) -> list[Found]:
+    return heapq.nsmallest(limit, found, key=lambda one: (-one.score, one.session_id, -one.position, one.ref))
+
+
+def _length(connection: Connection) -> ColumnElement[int]:
+    if connection.dialect.name == "sqlite":
+        return func.length(vectors.c.embedding) // BYTES_OF_A_NUMBER
+    return func.cardinality(vectors.c.embedding)
