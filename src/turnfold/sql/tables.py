@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from array import array
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,9 +47,6 @@ __all__ = ["metadata", "sessions", "summaries", "summary_sources", "turns", "vec
 _ESCAPED = re.compile("[\0\x10\ud800-\udfff]")
 _ESCAPE = re.compile("\x10(\x10|0|u[0-9a-f]{4})")
 _PARTS = "\x10P"
-
-BYTES_OF_A_NUMBER = 4
-"""In a vector."""
 
 
 def escape(value: str) -> str:
@@ -149,32 +143,16 @@ class UTCDateTime(TypeDecorator[datetime]):
         return time
 
 
-class Vector(TypeDecorator[Sequence[float]]):
-    """Numbers of 32 bits: an array on PostgreSQL, which pgvector compares, and their bytes on SQLite."""
+class Vector(TypeDecorator[Any]):
+    """Numbers of 32 bits: an array on PostgreSQL, which pgvector compares; on SQLite their bytes, little end first.
+
+    `turnfold.sql.vectors` writes and reads them as each database takes them fastest."""
 
     impl = LargeBinary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(LargeBinary() if dialect.name == "sqlite" else ARRAY(REAL))
-
-    def process_bind_param(self, value: Sequence[float] | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        return _little_endian(array("f", value)).tobytes() if dialect.name == "sqlite" else list(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Sequence[float] | None:
-        if dialect.name == "sqlite" and value is not None:
-            return _little_endian(array("f", value))
-        numbers: Sequence[float] | None = value
-        return numbers
-
-
-def _little_endian(numbers: array[float]) -> array[float]:
-    """To and from the order of bytes in the file, which may be read on another machine."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
 
 
 def _dump(value: Any) -> str:

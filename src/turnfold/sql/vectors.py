@@ -7,19 +7,37 @@ here. The scores are computed here on both, so that they are equal.
 from __future__ import annotations
 
 import heapq
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, cast, delete, func, insert, select
+from sqlalchemy import (
+    ARRAY,
+    REAL,
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    type_coerce,
+)
 
 from turnfold.errors import MissingExtra
 from turnfold.ranking import Found, Kind
 from turnfold.records import SummaryRecord, Turn
 from turnfold.sql.rows import turns_of
-from turnfold.sql.tables import BYTES_OF_A_NUMBER, summaries, turns, vectors
+from turnfold.sql.tables import summaries, turns, vectors
 from turnfold.vectors import Embedding
 
 _ROWS = 1_000
+_BYTES_OF_A_NUMBER = 4
 
 
 def unembedded_turns(
@@ -66,18 +84,20 @@ def texts_of_summaries(connection: Connection, ids: Sequence[str]) -> dict[str, 
 
 
 def insert_vectors(connection: Connection, session_id: str, embedder: str, new: Iterable[Embedding]) -> None:
+    is_sqlite = connection.dialect.name == "sqlite"
     rows = [
         {
             "session_id": session_id,
             "embedder": embedder,
             "ref": one.ref,
             "position": one.position,
-            "embedding": one.vector,
+            "numbers": _as_bytes(one.vector) if is_sqlite else _as_array(one.vector),
         }
         for one in new
     ]
+    given: ColumnElement[Any] = bindparam("numbers", type_=LargeBinary() if is_sqlite else Text())
     if rows:
-        connection.execute(insert(vectors), rows)
+        connection.execute(insert(vectors).values(embedding=given if is_sqlite else cast(given, ARRAY(REAL))), rows)
 
 
 def forget_summary(connection: Connection, summary: SummaryRecord) -> None:
@@ -103,11 +123,16 @@ def nearest(
         conditions.append(vectors.c.session_id == session_id)
     if session_prefix:
         conditions.append(vectors.c.session_id.startswith(session_prefix, autoescape=True))
-    statement = select(vectors.c.session_id, vectors.c.position, vectors.c.ref, vectors.c.embedding).where(*conditions)
+    columns = vectors.c.session_id, vectors.c.position, vectors.c.ref
     if connection.dialect.name == "sqlite":
-        return _best(_scored(connection, statement, vector), limit)
-    in_order = statement.order_by(_farness(vector)).limit(limit)
-    return _best(_scored(connection, in_order, vector), limit)
+        statement = select(*columns, type_coerce(vectors.c.embedding, LargeBinary)).where(*conditions)
+    else:
+        nearest = select(*columns, vectors.c.embedding).where(*conditions).order_by(_farness(vector)).limit(limit)
+        # Around it, so that the vectors of the others are not written out.
+        found_there = nearest.subquery()
+        statement = select(*(cast(c, Text) if c.name == "embedding" else c for c in found_there.c))
+    found = _best_of_each_page(connection, statement, vector, limit)
+    return heapq.nsmallest(limit, found, key=lambda one: (-one.score, one.session_id, -one.position, one.ref))
 
 
 def _farness(vector: Sequence[float]) -> ColumnElement[Any]:
@@ -120,23 +145,35 @@ def _farness(vector: Sequence[float]) -> ColumnElement[Any]:
     return farness
 
 
-def _scored(connection: Connection, statement: Select[Any], vector: Sequence[float]) -> Iterator[Found]:
+def _best_of_each_page(
+    connection: Connection, statement: Select[Any], vector: Sequence[float], limit: int
+) -> Iterator[Found]:
     try:
         import numpy
     except ImportError as error:
         raise MissingExtra(f"comparing vectors needs {error.name}", extra="vectors") from None
     asked = numpy.asarray(vector, dtype="f8")
     for rows in connection.execute(statement).partitions(_ROWS):
-        numbers = numpy.asarray([row.embedding for row in rows], dtype="f4")
-        for row, score in zip(rows, numbers.astype("f8") @ asked, strict=True):
-            yield Found(row.session_id, row.position, row.ref, round(float(score), 6))
+        if connection.dialect.name == "sqlite":
+            numbers = numpy.frombuffer(b"".join(row[3] for row in rows), dtype="<f4")
+        else:
+            numbers = numpy.fromstring(",".join(row[3][1:-1] for row in rows), dtype="f4", sep=",")
+        scores = numbers.reshape(len(rows), len(vector)).astype("f8") @ asked
+        for index in numpy.argsort(-scores, kind="stable")[:limit]:
+            session_id, position, ref, _ = rows[index]
+            yield Found(session_id, position, ref, round(float(scores[index]), 6))
 
 
-def _best(found: Iterable[Found], limit: int) -> list[Found]:
-    return heapq.nsmallest(limit, found, key=lambda one: (-one.score, one.session_id, -one.position, one.ref))
+def _as_bytes(vector: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(vector)}f", *vector)
+
+
+def _as_array(vector: Sequence[float]) -> str:
+    """PostgreSQL's own way to write an array; its drivers take twice as long for a list."""
+    return f"{{{','.join(map(repr, vector))}}}"
 
 
 def _length(connection: Connection) -> ColumnElement[int]:
     if connection.dialect.name == "sqlite":
-        return func.length(vectors.c.embedding) // BYTES_OF_A_NUMBER
+        return func.length(vectors.c.embedding) // _BYTES_OF_A_NUMBER
     return func.cardinality(vectors.c.embedding)
