@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,3 +131,31 @@ def test_the_official_client_uses_the_command_on_standard_input(folded: SqlRepos
     arguments = ["mcp", "--session-prefix", "a:", "--database-url", url]
     _, found = anyio.run(used, StdioServerParameters(command=command, args=arguments))
     assert "session a:1, turn" in found
+
+
+@pytest.fixture
+def served(folded: SqlRepository, url: str) -> Iterator[str]:
+    """The address of the command that serves over HTTP, as a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = str(Path(sys.executable).with_name("turnfold"))
+    arguments = ["mcp", "--http", "--port", str(port), "--session-prefix", "a:", "--database-url", url]
+    process = subprocess.Popen([command, *arguments], stderr=subprocess.DEVNULL)
+    while True:
+        assert process.poll() is None
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.terminate()
+    process.wait(30)
+
+
+def test_the_official_client_uses_the_command_over_http(served: str) -> None:
+    names, found = anyio.run(used, served)
+    assert names == ["search", "describe", "expand", "around"]
+    assert "session a:1, turn" in found
+    assert "b:1" not in found

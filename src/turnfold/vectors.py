@@ -6,6 +6,7 @@ angle between them.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -45,6 +46,9 @@ def unit_vectors(given: Any, count: int, name: str) -> list[tuple[float, ...]]:
 
     Raises `InvalidAnswer` for another number of vectors, for vectors of different lengths, and for what is no number.
     """
+    if inspect.iscoroutine(given):
+        given.close()
+        raise InvalidAnswer(f"the embedder {name} is asynchronous; use turnfold.aio, or its synchronous twin here")
     try:
         vectors = [tuple(map(float, vector)) for vector in given]
     except (TypeError, ValueError) as error:

@@ -409,11 +409,65 @@ class TestHostileText:
         assert done.returncode == 0, done.stderr
 
 
+class TestEmbed:
+    """`embed`, and what it changes for `search`."""
+
+    EMBEDDER = "tests.cli.test_cli:car_or_not"
+
+    def test_search_finds_what_says_it_in_other_words(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "chat.json"
+        said = ["My automobile is red.", "The invoice is paid."]
+        file.write_text(json.dumps([{"role": "user", "content": text} for text in said]))
+        run("import", file)
+        assert "chat: 2 turns and 0 summaries embedded" in run("embed", "--embedder", self.EMBEDDER).stdout
+        assert parsed(run("embed", "chat", "--embedder", self.EMBEDDER, "--json")) == {
+            "chat": {"turns_embedded": 0, "summaries_embedded": 0}
+        }
+        assert parsed(run("search", "vehicle", "--json")) == []
+        hits = parsed(run("search", "vehicle", "--embedder", self.EMBEDDER, "--json"))
+        assert hits[0]["excerpt"] == said[0]
+
+    @pytest.mark.parametrize(
+        ("embedder", "said"),
+        [
+            ("nowhere_at_all:embed", "No module named"),
+            ("tests.cli.test_cli:nothing", "nothing"),
+            ("tests.cli.test_cli:COMMANDS", "is no function"),
+            ("json", "module:attribute"),
+            ("", "module:attribute"),
+        ],
+    )
+    def test_an_embedder_that_cannot_be_loaded_is_one_clear_error(
+        self, run: Run, chat: Path, embedder: str, said: str
+    ) -> None:
+        run("import", chat)
+        assert said in run("embed", "--embedder", embedder, code=1).stderr
+
+
+def car_or_not(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 0.0] if "automobile" in text or "vehicle" in text else [0.0, 1.0] for text in texts]
+
+
+class TestPaging:
+    @pytest.mark.parametrize("command", ["context", "search", "describe", "expand"])
+    def test_what_may_be_long_goes_through_the_pager_on_a_terminal(
+        self, run: Run, folded: str, command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        leaf = parsed(run("tree", folded, "--json"))[0]
+        arguments = {"context": folded, "search": "turn"}.get(command, leaf["id"])
+        shown: list[str] = []
+        monkeypatch.setattr("pydoc.pager", shown.append)
+        monkeypatch.setattr(render.out, "_force_terminal", True)
+        assert run(command, arguments).stdout == ""
+        assert len("".join(shown)) > 100
+        assert run(command, arguments, "--json").stdout
+
+
 class TestHelp:
     def test_every_command_has_a_help_and_an_example_that_names_it(self) -> None:
         assert set(COMMANDS) == {
             "demo", "migrate", "import", "compact", "refold", "status", "tree", "turns", "context", "expand", "doctor",
-            "erase", "search", "describe", "mcp",
+            "erase", "search", "describe", "mcp", "embed",
         }  # fmt: skip
         for name, command in COMMANDS.items():
             assert command.help

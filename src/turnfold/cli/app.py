@@ -1,24 +1,19 @@
-"""The commands and their options."""
+"""The command line: the commands that write; those that read stand in `reading.py`."""
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
-from sqlalchemy import Engine
 
 import turnfold
 from turnfold import SqlRepository, Summarizer, TokenBudget, Turn, extractive
-from turnfold.cli import render
+from turnfold.cli import opening, render
 from turnfold.cli.options import (
     AsJson,
     BaseUrl,
@@ -27,15 +22,11 @@ from turnfold.cli.options import (
     FreshTailCount,
     LeafChunkTokens,
     Schema,
-    SearchIn,
     SessionId,
     StaleFor,
-    SummaryId,
 )
-from turnfold.errors import DatabaseUnavailable, UnknownSession, UnreadableConversation
-from turnfold.integrations.openai_messages import STANDARD_INPUT, import_conversations, read_conversations
-from turnfold.models.llm import LLM
-from turnfold.tools import Scope
+from turnfold.cli.reading import reading
+from turnfold.integrations.openai_messages import import_conversations, read_conversations
 
 app = typer.Typer(
     name="turnfold",
@@ -45,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(reading)
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,7 +63,7 @@ def demo(
     """Fold a conversation that ships with turnfold, offline, and show the tree and the context."""
     budget = TokenBudget(total=4_000, fresh_tail_count=8, leaf_chunk_tokens=1_500, condensed_min_fanout=3)
     turns = _demo_turns()
-    with _engine(f"sqlite:///{database}", may_create=True) as engine:
+    with opening.engine(f"sqlite:///{database}", may_create=True) as engine:
         turnfold.migrate(engine)
         store = SqlRepository(engine)
         summarizer = Summarizer(extractive)
@@ -81,14 +73,18 @@ def demo(
                 turnfold.compact_if_needed("demo", store, summarizer, budget)
                 advance(1)
         render.demo(
-            database, store, _session(store, "demo"), turnfold.assemble_context("demo", store, budget), budget.total
+            database,
+            store,
+            opening.session(store, "demo"),
+            turnfold.assemble_context("demo", store, budget),
+            budget.total,
         )
 
 
 @app.command(epilog="Example: turnfold migrate --database-url postgresql://app@localhost/app --schema turnfold")
 def migrate(database_url: DatabaseUrl, schema: Schema = None) -> None:
     """Create the tables, or bring them up to date."""
-    with _engine(database_url, may_create=True) as engine:
+    with opening.engine(database_url, may_create=True) as engine:
         turnfold.migrate(engine, schema)
         typer.echo(f"The turnfold tables of {engine.url.render_as_string(hide_password=True)} are up to date.")
 
@@ -102,7 +98,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Write the conversations of a file; importing it again adds nothing."""
-    with _store(database_url, schema) as store, _opened(file) as opened:
+    with opening.store(database_url, schema) as store, opening.opened(file) as opened:
         imported = import_conversations(opened, file, store, session_id=session)
         render.imported(imported, as_json=as_json)
 
@@ -124,8 +120,8 @@ def compact(
 ) -> None:
     """Fold the old turns of a session, offline or through a model."""
     outcomes: list[turnfold.Outcome] = []
-    with _summarizer(model, base_url) as summarizer, _store(database_url, schema) as store:
-        record = _session(store, session)
+    with opening.summarizer(model, base_url) as summarizer, opening.store(database_url, schema) as store:
+        record = opening.session(store, session)
         with render.compaction_progress() as on_progress:
             stats = turnfold.compact_session(
                 session,
@@ -138,7 +134,7 @@ def compact(
                 on_progress=on_progress,
                 on_outcome=outcomes.append,
             )
-        render.compacted(record, _session(store, session), stats, outcomes[-1], as_json=as_json)
+        render.compacted(record, opening.session(store, session), stats, outcomes[-1], as_json=as_json)
 
 
 @app.command(epilog="Example: turnfold refold chats-1 --model openai:gpt-5-mini --database-url sqlite:///chats.db")
@@ -158,8 +154,8 @@ def refold(
 ) -> None:
     """Make summaries again from their sources, now that the model is back or another one is to do it."""
     outcomes: list[turnfold.Outcome] = []
-    with _summarizer(model, base_url) as summarizer, _store(database_url, schema) as store:
-        _session(store, session)
+    with opening.summarizer(model, base_url) as summarizer, opening.store(database_url, schema) as store:
+        opening.session(store, session)
         with render.refold_progress() as on_progress:
             stats = turnfold.refold_session(
                 session,
@@ -170,127 +166,25 @@ def refold(
                 on_progress=on_progress,
                 on_outcome=outcomes.append,
             )
-        render.refolded(_session(store, session), stats, outcomes[-1], as_json=as_json)
+        render.refolded(opening.session(store, session), stats, outcomes[-1], as_json=as_json)
 
 
-@app.command(epilog="Example: turnfold status --database-url sqlite:///chats.db")
-def status(
+@app.command(epilog="Example: turnfold embed --embedder my_service.search:embed --database-url sqlite:///chats.db")
+def embed(
+    embedder: Annotated[str, typer.Option(help="module:attribute of a function from texts to vectors.")],
     database_url: DatabaseUrl,
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="One session; all where left out.")] = None,
     schema: Schema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show sessions: their turns, how many are folded, and the tokens of the active context."""
-    with _store(database_url, schema) as store:
-        sessions = store.get_sessions() if session is None else [_session(store, session)]
-        render.sessions(sessions, as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold tree chats-1 --database-url sqlite:///chats.db")
-def tree(session: SessionId, database_url: DatabaseUrl, schema: Schema = None, as_json: AsJson = False) -> None:
-    """Show the tree of summaries of a session."""
-    with _store(database_url, schema) as store:
-        render.tree(_session(store, session), store.get_summaries(session), as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold turns chats-1 --after 100 --limit 20 --database-url sqlite:///chats.db")
-def turns(
-    session: SessionId,
-    database_url: DatabaseUrl,
-    schema: Schema = None,
-    after: Annotated[int, typer.Option(min=0, help="Only turns after this position.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many turns; all where left out.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the turns of a session, whole."""
-    with _store(database_url, schema) as store:
-        _session(store, session)
-        render.turns(_paged(store, session, after, limit), as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold context chats-1 --total 8000 --json --database-url sqlite:///chats.db")
-def context(
-    session: SessionId,
-    database_url: DatabaseUrl,
-    schema: Schema = None,
-    total: Annotated[int, typer.Option(help="The tokens that the context may take.")] = 30_000,
-    fresh_tail_count: FreshTailCount = 16,
-    as_json: AsJson = False,
-) -> None:
-    """Print the context that a model would see, within a number of tokens."""
-    with _store(database_url, schema) as store:
-        _session(store, session)
-        budget = TokenBudget(total=total, fresh_tail_count=fresh_tail_count)
-        render.context(turnfold.assemble_context(session, store, budget), as_json=as_json)
-
-
-@app.command(
-    epilog="Example: turnfold search 'why did the build fail' --session chats-1 --database-url sqlite:///chats.db"
-)
-def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question or some words, in plain language.")],
-    database_url: DatabaseUrl,
-    schema: Schema = None,
-    session: Annotated[str | None, typer.Option(help="One session; all where left out.")] = None,
-    in_: Annotated[SearchIn, typer.Option("--in", help="What to search.")] = SearchIn.turns,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many hits.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Find turns and summaries by what they say, best first."""
-    with _store(database_url, schema) as store:
-        if session is not None:
-            _session(store, session)
-        hits = turnfold.search(session, store, query, limit=limit, in_=in_.value)
-        with render.paged(as_json):
-            render.hits(hits, as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold describe sum-0f4cfa58b7a558ec --database-url sqlite:///chats.db")
-def describe(summary: SummaryId, database_url: DatabaseUrl, schema: Schema = None, as_json: AsJson = False) -> None:
-    """Tell what a summary stands for, and what is above and below it in the tree."""
-    with _store(database_url, schema) as store, render.paged(as_json):
-        render.description(turnfold.describe(summary, store), as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold expand sum-0f4cfa58b7a558ec --turns --database-url sqlite:///chats.db")
-def expand(
-    summary: SummaryId,
-    database_url: DatabaseUrl,
-    schema: Schema = None,
-    to_turns: Annotated[bool, typer.Option("--turns", help="Go down to the turns at once.")] = False,
-    max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of turns, one turn at least.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only turns after this position.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a summary was made from: its children, or the turns that it stands for."""
-    with _store(database_url, schema) as store, render.paged(as_json):
-        children = [] if to_turns else store.get_child_summaries(summary)
-        if children:
-            render.summaries(children, as_json=as_json)
-        else:
-            found = turnfold.expand(summary, store, max_tokens=max_tokens, after_position=after)
-            render.expansion(found, as_json=as_json)
-
-
-@app.command(epilog="Example: turnfold mcp --session chats-1 --database-url sqlite:///chats.db")
-def mcp(
-    database_url: DatabaseUrl,
-    schema: Schema = None,
-    session: Annotated[str | None, typer.Option(help="The session that the agent may read.")] = None,
-    session_prefix: Annotated[str, typer.Option(help="Or: all sessions whose id begins so.")] = "",
-    http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, not on standard input and output.")] = False,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen; the path is /mcp.")] = 8000,
-) -> None:
-    """Serve recall to an agent as an MCP server: search, describe, expand and around."""
-    from turnfold.mcp_server import serve_http, serve_stdio
-
-    scope = Scope(session, session_prefix)
-    with _store(database_url, schema) as store:
-        if http:
-            serve_http(store, scope, host, port)
-        else:
-            serve_stdio(store, scope)
+    """Give turns and summaries that have none yet their vectors, so that search finds them by meaning, too."""
+    with opening.store(database_url, schema, embedder) as store:
+        sessions = store.get_sessions() if session is None else [opening.session(store, session)]
+        done = {}
+        for record in sessions:
+            with render.embed_progress(record) as on_progress:
+                done[record.id] = turnfold.embed_session(record.id, store, on_progress=on_progress)
+        render.embedded(done, as_json=as_json)
 
 
 @app.command(epilog="Example: turnfold doctor --repair --database-url sqlite:///chats.db")
@@ -302,7 +196,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Verify that every promise holds; exit code 1 where one does not."""
-    with _store(database_url, schema) as store:
+    with opening.store(database_url, schema) as store:
         faults = turnfold.repair(store, session) if repair else turnfold.check(store, session)
         render.faults(faults, as_json=as_json)
     if faults:
@@ -318,76 +212,12 @@ def erase(
     as_json: AsJson = False,
 ) -> None:
     """Delete a session for good: its turns, its summaries and what links them."""
-    with _store(database_url, schema) as store:
-        record = _session(store, session)
+    with opening.store(database_url, schema) as store:
+        record = opening.session(store, session)
         if not yes:
             typer.confirm(f"Delete all {record.last_position:,} turns of {render.plain(session)} for good?", abort=True)
         turnfold.erase_session(session, store)
         render.erased(record, as_json=as_json)
-
-
-@contextmanager
-def _engine(url: str, *, may_create: bool = False) -> Iterator[Engine]:
-    engine = turnfold.create_engine(url)
-    file = engine.url.database
-    if engine.dialect.name == "sqlite" and not may_create and file and not Path(file).exists():
-        raise DatabaseUnavailable(f"there is no database file {file}; `turnfold migrate` makes one")
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-@contextmanager
-def _store(url: str, schema: str | None) -> Iterator[SqlRepository]:
-    with _engine(url) as engine:
-        yield SqlRepository(engine, schema)
-
-
-@contextmanager
-def _summarizer(model: str, base_url: str | None) -> Iterator[Summarizer]:
-    loaded = turnfold.load_model(model, base_url=base_url)
-    try:
-        yield Summarizer(loaded)
-    finally:
-        if isinstance(loaded, LLM):
-            loaded.close()
-
-
-def _session(store: SqlRepository, session_id: str) -> turnfold.SessionRecord:
-    session = store.get_session(session_id)
-    if session is None:
-        raise UnknownSession(f"there is no session {session_id!r} in this database; `turnfold status` lists them")
-    return session
-
-
-def _paged(store: SqlRepository, session_id: str, after: int, limit: int | None) -> Iterator[Turn]:
-    left = limit
-    while left is None or left > 0:
-        page = store.get_session_turns(session_id, after_position=after, limit=min(left or 500, 500))
-        if not page:
-            return
-        yield from page
-        after = page[-1].position
-        left = None if left is None else left - len(page)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    """The file, seekable; standard input is copied first."""
-    if file == STANDARD_INPUT:
-        with tempfile.TemporaryFile() as copy:
-            while block := sys.stdin.buffer.read(1 << 20):
-                copy.write(block)
-            copy.seek(0)
-            yield copy
-        return
-    try:
-        opened = Path(file).open("rb")  # noqa: SIM115
-    except OSError as error:
-        raise UnreadableConversation(f"{file}: {error.strerror or error}; nothing was written") from None
-    with opened:
-        yield opened
 
 
 def _demo_turns() -> list[Turn]:

@@ -24,6 +24,11 @@ LeafChunkTokens = Annotated[int, typer.Option(help="About how many tokens one le
 CondensedMinFanout = Annotated[int, typer.Option(help="How many summaries of a depth are condensed at the least.")]
 BaseUrl = Annotated[str | None, typer.Option(help="Where the model's server is, if not at its provider.")]
 
+EmbedderName = Annotated[
+    str | None,
+    typer.Option("--embedder", help="module:attribute of the embedder; by words alone where left out."),
+]
+
 SummaryId = Annotated[str, typer.Argument(metavar="SUMMARY", help="A summary's id; `turnfold tree` shows them.")]
 
 

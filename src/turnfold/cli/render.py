@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from turnfold import (
     CompactionStats,
     Context,
     Description,
+    EmbedStats,
     Expansion,
     Fault,
     Hit,
@@ -85,6 +86,13 @@ def refold_progress() -> Iterator[turnfold.refolding.OnRefoldProgress]:
         yield show
 
 
+@contextmanager
+def embed_progress(session: SessionRecord) -> Iterator[turnfold.embedding.OnEmbedProgress]:
+    with _bar("turns") as bar:
+        task = bar.add_task(f"Embedding {plain(session.id)}", total=session.last_position)
+        yield lambda stats: bar.update(task, completed=stats["turns_embedded"])
+
+
 def _bar(unit: str) -> Progress:
     """A bar on standard error; nothing where that is no terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
@@ -120,6 +128,14 @@ def compacted(
             f"{stats['condensed_summaries_created']:,} condensed summaries; "
             f"the active context went from {before.active_tokens:,} to {after.active_tokens:,} tokens"
         )
+
+
+def embedded(done: Mapping[str, EmbedStats], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(done)
+        return
+    for session_id, stats in done.items():
+        _say(f"{session_id}: {stats['turns_embedded']:,} turns and {stats['summaries_embedded']:,} summaries embedded")
 
 
 def refolded(after: SessionRecord, stats: RefoldStats, outcome: Outcome, *, as_json: bool) -> None:
