@@ -29,6 +29,7 @@ from turnfold import (
     SummaryRecord,
     TokenBudget,
     Turn,
+    assemble_context,
     compact_if_needed,
     compact_session,
     create_engine,
@@ -319,6 +320,7 @@ class TestDeciding:
             (SimpleNamespace(total=0), "total"),
             (SimpleNamespace(total=500, context_threshold=2), "context_threshold"),
             (SimpleNamespace(total=500, fresh_tail_count=-1), "fresh_tail_count"),
+            (SimpleNamespace(total=500, fresh_tail_tokens=0), "fresh_tail_tokens"),
         ],
     )
     def test_a_budget_that_makes_no_sense_is_refused_by_name(
@@ -326,6 +328,27 @@ class TestDeciding:
     ) -> None:
         with pytest.raises(InvalidArgument, match=name):
             compact_if_needed("s", store, summarizer(), budget)
+
+    def test_a_tail_of_large_turns_is_folded_down_to_its_cap(self, store: SqlRepository) -> None:
+        turns = store.append_turns("s", [Turn("user", f"{number} " + "word " * 400) for number in range(12)])
+        each = turns[0].token_count
+        assert compact_if_needed("s", store, summarizer(), TokenBudget(total=4 * each)) is None
+        budget = TokenBudget(total=4 * each, fresh_tail_tokens=2 * each + 9)
+        compact_if_needed("s", store, summarizer(), budget)
+        assert store.get_uncovered_turns("s") == turns[10:]
+        assert assemble_context("s", store, budget).turns == turns[10:]
+        tiny = TokenBudget(total=4 * each, context_threshold=0.1, fresh_tail_tokens=1, leaf_chunk_tokens=each)
+        compact_if_needed("s", store, summarizer(), tiny)
+        assert store.get_uncovered_turns("s") == turns[11:]
+
+    def test_a_capped_tail_parts_no_call_from_its_answer(self, store: SqlRepository) -> None:
+        call = Turn("assistant", None, tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}])
+        answer = Turn("tool", "word " * 400, tool_call_id="c")
+        turns = store.append_turns("s", [*some_turns(20), call, answer])
+        budget = TokenBudget(total=600, fresh_tail_tokens=answer.token_count or 1, leaf_chunk_tokens=300)
+        compact_if_needed("s", store, summarizer(), budget)
+        assert store.get_uncovered_turns("s")[-2:] == turns[-2:]
+        assert store.get_session("s").covered_position > 4  # type: ignore[union-attr]
 
     def test_with_nothing_worth_folding_the_answer_is_none(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(16))

@@ -17,8 +17,8 @@ class TokenBudget:
     Of `total` tokens the reserves are kept free: `reserve_system` for a system prompt that is not handed to
     `assemble_context`, `reserve_tools` for tool definitions, `reserve_answer` for the answer; the rest is `available`.
     `context_threshold` is the share of that above which `compact_if_needed` compacts. `fresh_tail_tokens` caps the
-    fresh tail in `assemble_context`: of the newest `fresh_tail_count` turns only as many groups as fit into it (one at
-    the least) stay in any context. The rest are the limits of `compact_session`.
+    fresh tail: of the newest `fresh_tail_count` turns only as many as fit into it (one at the least, and no tool call
+    without its answers) stay in any context and are never folded. The rest are the limits of `compact_session`.
 
     Raises `InvalidArgument`, by name, for a value out of range.
     """
@@ -38,8 +38,6 @@ class TokenBudget:
         check_threshold("context_threshold", self.context_threshold)
         for name in ("reserve_system", "reserve_tools", "reserve_answer"):
             check_count(name, getattr(self, name), at_least=0)
-        if self.fresh_tail_tokens is not None:
-            check_count("fresh_tail_tokens", self.fresh_tail_tokens, at_least=1)
         if self.available < 1:
             raise InvalidArgument(
                 f"reserve_system, reserve_tools and reserve_answer take {self.total - self.available:,} tokens of a "
@@ -57,4 +55,5 @@ class TokenBudget:
             fresh_tail_count=self.fresh_tail_count,
             leaf_chunk_tokens=self.leaf_chunk_tokens,
             condensed_min_fanout=self.condensed_min_fanout,
+            fresh_tail_tokens=self.fresh_tail_tokens,
         )

@@ -92,9 +92,9 @@ def compact_if_needed(
     """Compact the session if `should_compact` says so; to be called after every turn.
 
     `budget` is any object: `total` (tokens) is read off it, and `context_threshold`, `fresh_tail_count`,
-    `leaf_chunk_tokens` and `condensed_min_fanout`, with the defaults of `TokenBudget` where it lacks one. A last,
-    partial chunk waits while it is no larger than the summary that would replace it, or once the context is below the
-    threshold. `reported_tokens` as for `should_compact`, the rest as for `compact_session`.
+    `leaf_chunk_tokens`, `condensed_min_fanout` and `fresh_tail_tokens`, with the defaults of `TokenBudget` where it
+    lacks one. A last, partial chunk waits while it is no larger than the summary that would replace it, or once the
+    context is below the threshold. `reported_tokens` as for `should_compact`, the rest as for `compact_session`.
 
     Returns None where nothing was written: below the threshold, nothing worth folding, or another worker at it. Raises
     as `compact_session` does, but for `CompactionInProgress`.

@@ -12,7 +12,7 @@ from turnfold.errors import CompactionInProgress
 from turnfold.folding import Always, Folding, WhileOver, no_stats
 from turnfold.outcomes import Outcome
 from turnfold.planning import Limits, check_count, check_threshold, smallest_chunk_worth_a_call
-from turnfold.records import CompactionStats, RefoldStats, check_session_id
+from turnfold.records import CompactionStats, RefoldStats, SessionRecord, check_session_id
 from turnfold.refolding import OnRefoldProgress, Refolding, Stale, check_stale, no_refolds
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.running import Run, Worker
@@ -33,12 +33,19 @@ async def compact(
             return Outcome.NOTHING_TO_FOLD
         if session.covered_position:
             await Refolding(run).refold_newest_fallbacks()
-        folding = Folding(run, session, limits, need)
+        folding = Folding(run, session, await _counted(limits, session, run.store), need)
         stats = folding.stats
         return await folding.fold()
 
     await worker.hold(session_id, work, wait_seconds=wait_seconds)
     return stats
+
+
+async def _counted(limits: Limits, session: SessionRecord, store: AsyncRepository) -> Limits:
+    if limits.fresh_tail_tokens is None:
+        return limits
+    before_tail = max(0, session.last_position - limits.fresh_tail_count)
+    return limits.counted(await store.get_session_turns(session.id, after_position=before_tail))
 
 
 async def refold(
@@ -74,6 +81,7 @@ async def run_if_needed(session_id: str, worker: Worker, budget: Any, reported_t
         fresh_tail_count=getattr(budget, "fresh_tail_count", 16),
         leaf_chunk_tokens=getattr(budget, "leaf_chunk_tokens", 20_000),
         condensed_min_fanout=getattr(budget, "condensed_min_fanout", 4),
+        fresh_tail_tokens=getattr(budget, "fresh_tail_tokens", None),
     )
     total: Any = getattr(budget, "total", None)
     threshold = getattr(budget, "context_threshold", 0.75)

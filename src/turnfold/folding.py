@@ -49,7 +49,7 @@ class Folding:
         self._store = run.store
         self._limits = limits
         self._need = need
-        evictable = session.last_position - limits.fresh_tail_count
+        evictable = session.last_position - limits.tail_count
         self._turns_to_compact = evictable - session.covered_position
         self._uncompacted: list[SummaryRecord] = []
 

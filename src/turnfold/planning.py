@@ -7,7 +7,8 @@ and that is all that keeps a tool call and its answers together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from turnfold.content import answered_ids, call_ids
@@ -41,13 +42,30 @@ class Limits:
     leaf_chunk_tokens: int = 20_000
     condensed_min_fanout: int = 4
     max_condense_depth: int | None = None
+    fresh_tail_tokens: int | None = None
+    within_fresh_tail_tokens: int | None = None
+    """How many of the newest turns fit into `fresh_tail_tokens`, once that was counted (`counted`)."""
 
     def __post_init__(self) -> None:
         check_count("fresh_tail_count", self.fresh_tail_count, at_least=0)
         check_count("leaf_chunk_tokens", self.leaf_chunk_tokens, at_least=1)
         check_count("condensed_min_fanout", self.condensed_min_fanout, at_least=2)
+        if self.fresh_tail_tokens is not None:
+            check_count("fresh_tail_tokens", self.fresh_tail_tokens, at_least=1)
         if self.max_condense_depth is not None:
             check_count("max_condense_depth", self.max_condense_depth, at_least=-1)
+
+    def counted(self, newest: Sequence[Turn]) -> Limits:
+        """These limits, where the newest turns are known: the cap leaves one of them in the fresh tail at the least."""
+        tokens = accumulate(turn.token_count for turn in reversed(newest))
+        fitting = sum(total <= self.fresh_tail_tokens for total in tokens) if self.fresh_tail_tokens else len(newest)
+        return replace(self, within_fresh_tail_tokens=max(1, fitting))
+
+    @property
+    def tail_count(self) -> int:
+        """How many of the newest turns are never folded."""
+        most = self.within_fresh_tail_tokens
+        return self.fresh_tail_count if most is None else min(self.fresh_tail_count, most)
 
     def may_condense_from(self, depth: int) -> bool:
         """Whether summaries of `depth` may be condensed; None and -1 set no bound."""
@@ -202,7 +220,7 @@ def _length_looked_at(turns: Sequence[Turn], limits: Limits) -> int:
 
 
 def _length_before_tail(turns: Sequence[Turn], limits: Limits, last_position: int) -> int:
-    tail = last_position - limits.fresh_tail_count
+    tail = last_position - limits.tail_count
     return next((index for index, turn in enumerate(turns) if turn.position > tail), len(turns))
 
 
