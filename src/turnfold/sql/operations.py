@@ -23,7 +23,7 @@ from turnfold.errors import (
     TurnConflict,
     UnknownSummary,
 )
-from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Kind, Posting, rank
+from turnfold.ranking import COMMON, NEIGHBOUR_SHARES, Corpus, Found, Kind, rank
 from turnfold.records import GIVEN_BY_CALLER, REPLACEABLE_FIELDS, Lease, SummaryRecord, Turn, derived_turn_id
 from turnfold.sql import leases, queries, search, upkeep, vectors
 from turnfold.vectors import Embedding
@@ -156,17 +156,14 @@ def find_documents(
     connection: Connection, session_id: str | None, terms: Sequence[str], of: Kind, limit: int, session_prefix: str
 ) -> list[Found]:
     where = search.Where(connection, session_id, session_prefix, of)
-    by_term: dict[str, list[Posting]] = {term: [] for term in terms}
-    for posting in search.postings(where, terms, COMMON + 1):
-        by_term[posting.term].append(posting)
-    counts = {term: len(found) for term, found in by_term.items()}
-    counts |= search.counts(where, [term for term in terms if counts[term] > COMMON])
+    counts = search.counts(where, terms)
     common = sorted((term for term in terms if counts[term] > COMMON), key=lambda term: (counts[term], term))
     rare = [term for term in terms if 0 < counts[term] <= COMMON]
     if not rare and common:
         rare = [common.pop(0)]
-        by_term[rare[0]] = search.newest_postings(where, rare[0], COMMON)
-    postings = [posting for term in rare for posting in by_term[term]]
+        postings = search.newest_postings(where, rare[0], COMMON)
+    else:
+        postings = search.postings(where, rare)
     if common and rare:
         known = {posting.document: posting for posting in postings}
         pairs = search.pairs(where, common, rare)

@@ -108,10 +108,9 @@ def size(where: Where) -> tuple[int, int]:
     return int(documents or 0), int(tokens or 0)
 
 
-def postings(where: Where, terms: Iterable[str], limit: int) -> list[Posting]:
-    """The documents that have each of the terms; of more than `limit` any of them."""
-    limited = (_select_postings(term).where(*where.having(term)).limit(limit).subquery() for term in terms)
-    return _read(where.connection, [select(*found.c) for found in limited])
+def postings(where: Where, terms: Iterable[str]) -> list[Posting]:
+    """The documents that have each of the terms."""
+    return _read(where.connection, [_select_postings(term).where(*where.having(term)) for term in terms])
 
 
 def newest_postings(where: Where, term: str, limit: int) -> list[Posting]:
