@@ -14,14 +14,33 @@ from benchmarks.databases import DATA, locomo_turns, sqlite_store
 from turnfold import Summarizer, TokenBudget, assemble_context, compact_session, extractive
 from turnfold.analysis import terms_of
 from turnfold.models.prompt import Prompt
+from turnfold.tokens import EstimatingCounter
 
 TOTALS = (4_000, 6_000, 8_000)
+COUNTER = EstimatingCounter()
+
+
+def longest_that_fits(summarize: Callable[[int], str], most: int, target_tokens: int) -> str:
+    """What a summarizer makes of the largest length for which that fits into the target."""
+    fitting, low, high = "", 0, most
+    while low < high:
+        length = (low + high + 1) // 2
+        text = summarize(length)
+        if COUNTER.count(text) <= target_tokens:
+            fitting, low = text, length
+        else:
+            high = length - 1
+    return fitting
 
 
 def by_lede(prompt: Prompt) -> str:
     import lede
 
-    return str(lede.summarize(prompt.source, max_length=prompt.target_tokens * 4).summary)
+    return longest_that_fits(
+        lambda length: str(lede.summarize(prompt.source, max_length=length).summary),
+        prompt.target_tokens * 6,
+        prompt.target_tokens,
+    )
 
 
 def by_lexrank(prompt: Prompt) -> str:
@@ -34,9 +53,9 @@ def by_lexrank(prompt: Prompt) -> str:
 
     found = [Sentence(line, Words()) for line in re.split(r"(?<=[.!?])\s+|\n+", prompt.source) if line.strip()]
     document = ObjectDocumentModel([Paragraph(found)])
-    average = max(1, len(prompt.source) // 4 // max(1, len(found)))
-    best = LexRankSummarizer()(document, max(1, prompt.target_tokens // average))
-    return "\n".join(str(sentence) for sentence in best)
+    return longest_that_fits(
+        lambda count: "\n".join(map(str, LexRankSummarizer()(document, count))), len(found), prompt.target_tokens
+    )
 
 
 def answers(sample: dict[str, object]) -> Iterator[set[str]]:
