@@ -26,6 +26,7 @@ from turnfold import (
 )
 from turnfold.sql.tables import metadata
 from turnfold.testing import leaf_of, some_turns
+from turnfold.vectors import Embedding
 
 DAMAGE = {
     "a leaf that covers a turn less": ("DELETE FROM turnfold_summary_sources WHERE position = 5", "coverage"),
@@ -118,7 +119,9 @@ class TestCheck:
         store = SqlRepository(engine)
         for session_id in ("a", "b", "c", "d"):
             turns = store.append_turns(session_id, some_turns(6))
-            store.add_summary(leaf_of(turns[:2]))
+            store.add_summary(leaf := leaf_of(turns[:2]))
+            vectors = [Embedding(1, "", "said", (1.0,)), Embedding(1, leaf.id, leaf.content, (1.0,))]
+            store.add_embeddings(session_id, vectors)
         with engine.connect() as connection:
             connection.execute(text("COMMIT"))
             connection.execute(text("PRAGMA foreign_keys = OFF"))
@@ -134,7 +137,9 @@ class TestCheck:
         for part in (
             "turns of session 'a'",
             "summaries of session 'a'",
+            "vectors of session 'a'",
             "session 'b' that name summary",
+            "a vector of summary",
             "session 'c' that name turns",
             "parent none",
         ):

@@ -38,7 +38,7 @@ def orphans(connection: Connection) -> list[str]:
     """What rows name but is not there; foreign keys allow none where they are enforced."""
     parents = summaries.alias()
     same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
-    of_session = {table: table.c.session_id == sessions.c.id for table in (turns, summaries)}
+    of_session = {table: table.c.session_id == sessions.c.id for table in (turns, summaries, vectors)}
     lonely = {
         "turns of session {!r}, which has no row": select(turns.c.session_id)
         .outerjoin(sessions, of_session[turns])
@@ -46,6 +46,12 @@ def orphans(connection: Connection) -> list[str]:
         "summaries of session {!r}, which has no row": select(summaries.c.session_id)
         .outerjoin(sessions, of_session[summaries])
         .where(sessions.c.id.is_(None)),
+        "vectors of session {!r}, which has no row": select(vectors.c.session_id)
+        .outerjoin(sessions, of_session[vectors])
+        .where(sessions.c.id.is_(None)),
+        "a vector of summary {}, which is missing": select(vectors.c.ref)
+        .outerjoin(summaries, summaries.c.id == vectors.c.ref)
+        .where(vectors.c.ref != "", summaries.c.id.is_(None)),
         "summary {}, whose parent {} is missing": select(summaries.c.id, summaries.c.parent_id)
         .outerjoin(parents, parents.c.id == summaries.c.parent_id)
         .where(summaries.c.parent_id.is_not(None), parents.c.id.is_(None)),
