@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
+from tests.memory_repository import MemoryRepository
 from tests.worlds import world_of
 from turnfold import (
     InvalidAnswer,
@@ -29,6 +32,7 @@ from turnfold import (
 )
 from turnfold.ranking import Found, fuse
 from turnfold.testing import HOSTILE_TEXTS, some_turns
+from turnfold.vectors import Embedding
 
 SAID = [
     Turn("user", "My automobile makes a strange noise."),
@@ -256,3 +260,23 @@ class TestFuse:
 
     def test_an_opposite_meaning_takes_nothing_away(self) -> None:
         assert fuse([Found("s", 1, "", 0.7)], [Found("s", 1, "", -1.0)], 1, asked=1)[0].score == 0.4
+
+
+eighths = st.integers(-8, 8).map(lambda number: number / 8)  # what 32 bits hold exactly
+directions = st.tuples(eighths, eighths, eighths)
+
+
+@given(vectors=st.lists(directions, min_size=1, max_size=40), asked=directions, limit=st.integers(1, 50))
+def test_both_databases_and_a_plain_loop_find_the_same_nearest(
+    vectors: list[tuple[float, ...]], asked: tuple[float, ...], limit: int, store: SqlRepository
+) -> None:
+    memory = MemoryRepository()
+    store.erase_session("s")
+    for repository in (memory, store):
+        repository.append_turns("s", some_turns(len(vectors)))
+        repository.add_embeddings("s", [Embedding(n, "", "said", v) for n, v in enumerate(vectors, start=1)])
+    expected = memory.find_nearest("s", asked, of="turns", limit=limit)
+    found = store.find_nearest("s", asked, of="turns", limit=limit)
+    assert [one.score for one in found] == [one.score for one in expected]
+    last = expected[-1].score
+    assert {one for one in found if one.score > last} == {one for one in expected if one.score > last}

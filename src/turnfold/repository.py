@@ -102,8 +102,8 @@ class Repository(Protocol):
 
     def get_active_context(self, session_id: str) -> tuple[list[SummaryRecord], list[Turn]]:
         """The summaries without a parent, by position and without the ids of their sources, and the turns that none of
-        them stands for: the pinned ones and the uncovered ones. As much
-        work as the context is long, not the session."""
+        them stands for: the pinned ones and the uncovered ones. As much work as the context is long, not the session.
+        """
 
     def get_pinned_turns(self, session_id: str, *, up_to_position: int | None = None) -> list[Turn]:
         """The pinned turns, those up to a position."""
