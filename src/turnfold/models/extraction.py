@@ -156,8 +156,11 @@ def _pick(
     ]
     picked: set[int] = set()
     heard: set[str] = set()
-    left = target_tokens
     for turn in range(max(map(len, ranked))):
+        # Counted anew: a speaker is named once for all that follows, and each cost holds the name.
+        left = target_tokens - counter.count(_joined([sentences[index] for index in sorted(picked)]))
+        if left < typical // 2:
+            break
         round_ = sorted((stretch[turn] for stretch in ranked if turn < len(stretch)), key=lambda i: (-scores[i], i))
         for index in round_:
             words = sentences[index].words
@@ -166,8 +169,6 @@ def _pick(
                 picked.add(index)
                 heard |= words
                 left -= costs[index]
-        if left < typical // 2:
-            break
     return picked
 
 
