@@ -130,6 +130,16 @@ class TestEmbedSession:
         said.append_turns("hostile", [Turn("user", text) for text in HOSTILE_TEXTS])
         assert embed_session("hostile", said)["turns_embedded"] > len(HOSTILE_TEXTS) // 2
 
+    def test_numbers_too_small_for_32_bits_count_as_none(self, engine: Engine) -> None:
+        store = SqlRepository(engine, embedder=lambda texts: [[1.0, 1e-60, -1e-60, 1e-42] for _ in texts])
+        store.append_turns("s", some_turns(3))
+        embed_session("s", store)
+        assert [hit.position for hit in search("s", store, "anything")] == [3, 2, 1]
+
+    def test_a_batch_may_be_as_large_as_the_session(self, said: SqlRepository) -> None:
+        said.append_turns("long", some_turns(3_000))
+        assert embed_session("long", said, batch_size=1_000_000)["turns_embedded"] == 3_000
+
     def test_a_store_without_an_embedder_says_what_it_needs(self, store: SqlRepository) -> None:
         with pytest.raises(InvalidArgument, match="embedder="):
             embed_session("s", store)

@@ -193,7 +193,7 @@ def add_embeddings(
             f"now gives {given}; give another model another name"
         )
     known = vectors.embedded(connection, session_id, embedder, embeddings)
-    texts = vectors.texts_of_summaries(connection, [one.ref for one in embeddings if one.ref])
+    texts = vectors.texts_of_summaries(connection, session_id, embeddings) if any(one.ref for one in embeddings) else {}
     new = [
         one
         for one in embeddings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -71,15 +72,16 @@ def length_of_vectors(connection: Connection, session_id: str, embedder: str) ->
 def embedded(connection: Connection, session_id: str, embedder: str, new: Sequence[Embedding]) -> set[tuple[int, str]]:
     """Which of these have a vector already."""
     statement = select(vectors.c.position, vectors.c.ref).where(
-        vectors.c.session_id == session_id,
-        vectors.c.embedder == embedder,
-        vectors.c.position.between(min(one.position for one in new), max(one.position for one in new)),
+        vectors.c.session_id == session_id, vectors.c.embedder == embedder, _spans(vectors.c.position, new)
     )
     return {(row.position, row.ref) for row in connection.execute(statement)}
 
 
-def texts_of_summaries(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
-    statement = select(summaries.c.id, summaries.c.content).where(summaries.c.id.in_(ids))
+def texts_of_summaries(connection: Connection, session_id: str, new: Sequence[Embedding]) -> dict[str, str]:
+    """The texts of the summaries among these, and of others of their span."""
+    statement = select(summaries.c.id, summaries.c.content).where(
+        summaries.c.session_id == session_id, _spans(summaries.c.first_position, new)
+    )
     return {row.id: row.content for row in connection.execute(statement)}
 
 
@@ -141,7 +143,8 @@ def _farness(vector: Sequence[float]) -> ColumnElement[Any]:
         from pgvector.sqlalchemy import VECTOR
     except ImportError as error:
         raise MissingExtra(f"vectors on PostgreSQL need {error.name}", extra="vectors") from None
-    farness: ColumnElement[Any] = cast(vectors.c.embedding, VECTOR(len(vector))).max_inner_product(list(vector))
+    distance = cast(vectors.c.embedding, VECTOR(len(vector))).max_inner_product
+    farness: ColumnElement[Any] = distance(list(array("f", vector)))
     return farness
 
 
@@ -169,8 +172,13 @@ def _as_bytes(vector: Sequence[float]) -> bytes:
 
 
 def _as_array(vector: Sequence[float]) -> str:
-    """PostgreSQL's own way to write an array; its drivers take twice as long for a list."""
-    return f"{{{','.join(map(repr, vector))}}}"
+    """PostgreSQL's own way to write an array; its drivers take twice as long for a list. In 32 bits, since a number too
+    small for these is an error there."""
+    return f"{{{','.join(map(repr, array('f', vector)))}}}"
+
+
+def _spans(position: ColumnElement[int], new: Sequence[Embedding]) -> ColumnElement[bool]:
+    return position.between(min(one.position for one in new), max(one.position for one in new))
 
 
 def _length(connection: Connection) -> ColumnElement[int]:
