@@ -154,7 +154,7 @@ TREE = Limits(fresh_tail_count=1, leaf_chunk_tokens=30, condensed_min_fanout=2)
 @pytest.mark.parametrize(
     ("turns", "limits", "lease_seconds", "most", "at_least"),
     [
-        (1, ONE_LEAF, 0.0, 40_000, 5_900),
+        (1, ONE_LEAF, 0.0, 40_000, 3_700),
         (5, TREE, 60.0, 5_000, 50),
         (5, TREE, 0.0, 4_000, 4_000),
     ],
