@@ -94,7 +94,9 @@ def get_child_summaries(connection: Connection, summary_id: str) -> list[Summary
 
 
 def add_summary(connection: Connection, summary: SummaryRecord, lease: Lease | None, now: datetime) -> None:
-    row = queries.touch_session(connection, summary.session_id, now)
+    # Locked and counted by one statement; what raises below takes that back.
+    counted = queries.count_folded(connection, summary, now)
+    row = counted or queries.touch_session(connection, summary.session_id, now)
     if lease is not None and not _is_held(lease, row):
         raise _lease_lost(lease)
     if row is None:
@@ -103,9 +105,11 @@ def add_summary(connection: Connection, summary: SummaryRecord, lease: Lease | N
     if summary.parent_id is not None:
         raise InvalidSummary(f"summary {summary.id}: a new summary has no parent yet, not {summary.parent_id}")
     if summary.depth == 0:
-        _add_leaf(connection, summary, row.covered_position)
+        _add_leaf(connection, summary)
     else:
         _add_condensed(connection, summary)
+    if counted is None:
+        raise InvalidSummary(f"summary {summary.id}: the counters of {summary.session_id!r} are wrong; repair them")
     search.index_summary(connection, summary)
 
 
@@ -302,26 +306,26 @@ class _Pins:
         return next((turn for turn in calling if id in call_ids(turn)), None)
 
 
-def _add_leaf(connection: Connection, summary: SummaryRecord, covered_position: int) -> None:
-    found = queries.turn_outlines(connection, summary.session_id, covered_position, summary.last_position)
-    if tuple(turn.id for turn in found) != summary.source_turn_ids or not found:
+def _add_leaf(connection: Connection, summary: SummaryRecord) -> None:
+    found = queries.uncovered_outlines(connection, summary.session_id, summary.last_position)
+    positions, ids, tokens, times = zip(*found, strict=True) if found else ((), (), (), ())
+    if ids != summary.source_turn_ids or not found:
         raise InvalidSummary(
             f"summary {summary.id}: the sources of a leaf must be the next uncovered turns of session "
-            f"{summary.session_id!r}, from position {covered_position + 1} on, pinned ones aside; it names "
-            f"{len(summary.source_turn_ids)} turns where these are {len(found)}; plan it again"
+            f"{summary.session_id!r}, pinned ones aside; it names {len(summary.source_turn_ids)} turns where these are "
+            f"{len(found)}; plan it again"
         )
     derived = {
-        "first_position": found[0].position,
-        "last_position": found[-1].position,
+        "first_position": positions[0],
+        "last_position": positions[-1],
         "descendant_count": len(found),
-        "source_token_count": sum(turn.token_count for turn in found),
-        "time_range_start": min(turn.created_at for turn in found),
-        "time_range_end": max(turn.created_at for turn in found),
+        "source_token_count": sum(tokens),
+        "time_range_start": min(times),
+        "time_range_end": max(times),
     }
     _check_derived(summary, derived)
     queries.insert_summary(connection, summary)
     queries.insert_sources(connection, summary)
-    queries.count_folded(connection, summary)
 
 
 def _add_condensed(connection: Connection, summary: SummaryRecord) -> None:
@@ -344,7 +348,6 @@ def _add_condensed(connection: Connection, summary: SummaryRecord) -> None:
     queries.insert_summary(connection, summary)
     if queries.set_parent(connection, summary) != len(found):
         raise InvalidSummary(f"summary {summary.id}: some of its children have a parent already; plan it again")
-    queries.count_folded(connection, summary)
 
 
 def _check_says_something(summary: SummaryRecord) -> None:

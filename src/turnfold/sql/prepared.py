@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BindParameter, bindparam, insert, literal, select, type_coerce, update
+from sqlalchemy import BindParameter, bindparam, func, insert, literal, select, type_coerce, update
 
 from turnfold.sql.tables import sessions, summaries, summary_sources, turns
 
@@ -19,13 +19,7 @@ TOUCH_SESSION = (
     update(sessions)
     .where(sessions.c.id == _of_session)
     .values(updated_at=bindparam("now_"))
-    .returning(
-        sessions.c.id,
-        sessions.c.covered_position,
-        sessions.c.lease_owner,
-        sessions.c.lease_token,
-        sessions.c.lease_expires_at,
-    )
+    .returning(sessions.c.id, sessions.c.lease_owner, sessions.c.lease_token, sessions.c.lease_expires_at)
 )
 
 COUNT_APPENDED = (
@@ -38,11 +32,17 @@ COUNT_APPENDED = (
     )
 )
 
-COUNT_ACTIVE = (
+COUNT_REPLACED = (
     update(sessions).where(sessions.c.id == _of_session).values(active_tokens=sessions.c.active_tokens + _tokens)
 )
 
-COUNT_LEAF = COUNT_ACTIVE.values(covered_position=bindparam("position_"))
+COUNT_CONDENSED = TOUCH_SESSION.where((sessions.c.active_tokens + _tokens).between(0, sessions.c.total_tokens)).values(
+    active_tokens=sessions.c.active_tokens + _tokens
+)
+
+COUNT_LEAF = COUNT_CONDENSED.where(
+    sessions.c.covered_position < bindparam("first_"), sessions.c.last_position >= bindparam("last_")
+).values(covered_position=bindparam("last_"))
 
 UNCOVERED_TURNS = (
     select(*turns.c)
@@ -55,11 +55,17 @@ UNCOVERED_TURNS = (
     .order_by(turns.c.position)
 )
 
+_end_of_newest_leaf = (
+    select(func.max(summaries.c.last_position))
+    .where(summaries.c.session_id == _of_session, summaries.c.depth == 0)
+    .scalar_subquery()
+)
+
 OUTLINES = (
     select(turns.c.position, turns.c.id, turns.c.token_count, turns.c.created_at)
     .where(
         turns.c.session_id == _of_session,
-        turns.c.position > bindparam("after_"),
+        turns.c.position > func.coalesce(_end_of_newest_leaf, 0),
         turns.c.position <= bindparam("up_to_"),
         ~turns.c.pinned,
     )

@@ -68,17 +68,18 @@ def count_appended(connection: Connection, session_id: str, last_position: int, 
 
 def count_replaced(connection: Connection, session_id: str, tokens: int) -> None:
     """The active context holds a summary with so many tokens more."""
-    connection.execute(prepared.COUNT_ACTIVE, {"session_id_": session_id, "tokens_": tokens})
+    connection.execute(prepared.COUNT_REPLACED, {"session_id_": session_id, "tokens_": tokens})
 
 
-def count_folded(connection: Connection, summary: SummaryRecord) -> None:
-    """The active context now holds the summary in place of its sources; what a leaf stands for is covered."""
+def count_folded(connection: Connection, summary: SummaryRecord, now: datetime) -> Row[Any] | None:
+    """Lock the row of the session as `touch_session` does, and let the active context hold the summary in place of its
+    sources; what a leaf stands for is covered. None where there is no row, or the summary cannot be the next one."""
     tokens = summary.token_count - summary.source_token_count
+    parameters: dict[str, Any] = {"session_id_": summary.session_id, "now_": now, "tokens_": tokens}
     if summary.depth > 0:
-        count_replaced(connection, summary.session_id, tokens)
-        return
-    parameters = {"session_id_": summary.session_id, "tokens_": tokens, "position_": summary.last_position}
-    connection.execute(prepared.COUNT_LEAF, parameters)
+        return connection.execute(prepared.COUNT_CONDENSED, parameters).one_or_none()
+    span = {"first_": summary.first_position, "last_": summary.last_position}
+    return connection.execute(prepared.COUNT_LEAF, {**parameters, **span}).one_or_none()
 
 
 def session_record(connection: Connection, session_id: str) -> SessionRecord | None:
@@ -157,9 +158,9 @@ def uncovered_turns(connection: Connection, session_id: str, position: int, limi
     return _read_turns(connection, statement, {"session_id_": session_id, "after_": position})
 
 
-def turn_outlines(connection: Connection, session_id: str, after: int, up_to: int) -> Sequence[Any]:
-    """Position, id, tokens and time of the turns that are not pinned, after a position and up to another."""
-    return connection.execute(prepared.OUTLINES, {"session_id_": session_id, "after_": after, "up_to_": up_to}).all()
+def uncovered_outlines(connection: Connection, session_id: str, up_to: int) -> Sequence[Any]:
+    """Position, id, tokens and time of the turns behind the newest leaf that are not pinned, up to a position."""
+    return connection.execute(prepared.OUTLINES, {"session_id_": session_id, "up_to_": up_to}).all()
 
 
 def assistant_turns_backwards(connection: Connection, session_id: str) -> Iterator[Turn]:

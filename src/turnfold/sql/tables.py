@@ -139,8 +139,8 @@ class UTCDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        time: datetime = datetime.fromisoformat(value) if dialect.name == "sqlite" else value.astimezone(UTC)
-        return time
+        time: datetime = datetime.fromisoformat(value) if dialect.name == "sqlite" else value
+        return time if time.tzinfo is UTC else time.astimezone(UTC)
 
 
 class Vector(TypeDecorator[Any]):
