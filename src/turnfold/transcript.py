@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from hashlib import blake2b
 
 from turnfold.content import readable_calls, readable_text
@@ -19,15 +19,17 @@ def transcript(turns: Sequence[Turn]) -> str:
     Later lines of a turn are indented, so that no text can pass for a turn of another speaker.
     """
     lines: list[str] = []
-    day = minute = ""
+    day: date | None = None
+    minute: tuple[int, int] | None = None
     for turn in turns:
-        time = turn.created_at.astimezone(UTC).isoformat(" ", "minutes") if turn.created_at else ""
-        if time and day != time[:10]:
-            day = time[:10]
+        speaker = f"{turn.role} {turn.name}" if turn.name else turn.role
+        time = turn.created_at.astimezone(UTC) if turn.created_at else None
+        if time is not None and day != time.date():
+            day = time.date()
             lines.append(f"— {day}, times in UTC —")
-        stamp = time[11:16]
-        speaker = " ".join(filter(None, (turn.role, turn.name, stamp if stamp != minute else "")))
-        minute = stamp
+        before, minute = minute, (time.hour, time.minute) if time else None
+        if time is not None and minute != before:
+            speaker = f"{speaker} {time:%H:%M}"
         lines += [f"{speaker}{words}".replace("\n", "\n  ") for words in _utterances(turn)]
     return "\n".join(lines).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 

@@ -30,7 +30,7 @@ from turnfold.vectors import Embedder, Embedding, no_embedder, unit_vectors
 
 __all__ = ["AsyncSqlRepository", "migrate"]
 
-SESSIONS_AT_ONCE = 32
+SESSIONS_AT_ONCE = 16
 """So many transactions are under way at once in an event loop, or as many as the engine's pool keeps open."""
 
 P = ParamSpec("P")
