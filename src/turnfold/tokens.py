@@ -50,7 +50,7 @@ class EstimatingCounter:
             return sum(self.count(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))
         if "  " in text:
             text = _BLANKS.sub(" \t ", text)
-        cost = math.ceil(sum(map(_word_costs.__getitem__, text.split(" "))))
+        cost = -(-sum(map(_word_costs.__getitem__, text.split(" "))) // _MILLION)
         return max(1, cost - text[0].isdigit()) if text else 0
 
 
@@ -131,11 +131,18 @@ _LONGEST_KEPT_WORD = 24
 _MOST_KEPT_WORDS = 1 << 16
 
 
-class _WordCosts(dict[str, float]):
-    """The price of what stands between two blanks, with the first of them; short words recur and are kept, so many."""
+_MILLION = 1_000_000
 
-    def __missing__(self, word: str) -> float:
-        cost = sum(map(_piece_cost, _find_pieces(" " + word)))
+
+class _WordCosts(dict[str, int]):
+    """The price of what stands between two blanks, with the first of them; short words recur and are kept, so many.
+
+    In millionths of a token, in whole numbers: from Python 3.12 on a sum of floats comes out otherwise than before, and
+    one text must have one count.
+    """
+
+    def __missing__(self, word: str) -> int:
+        cost = round(_MILLION * math.fsum(map(_piece_cost, _find_pieces(" " + word))))
         if len(word) <= _LONGEST_KEPT_WORD:
             if len(self) >= _MOST_KEPT_WORDS:
                 self.clear()

@@ -127,11 +127,11 @@ def _scores(sentences: Sequence[_Sentence]) -> list[float]:
     frequency = Counter(word for sentence in sentences for word in sentence.words)
     weight = {word: count * math.log(1 + len(sentences) / count) for word, count in frequency.items()}
     nearness = [
-        sum(weight[word] for word in sorted(sentence.words)) / (4 + len(sentence.words)) for sentence in sentences
+        math.fsum(weight[word] for word in sentence.words) / (4 + len(sentence.words)) for sentence in sentences
     ]
     most = max(nearness) or 1.0
     return [
-        (near / most + sum(weight for sign, weight in _SIGNS if sign.search(sentence.text))) * _trust(sentence)
+        (near / most + math.fsum(weight for sign, weight in _SIGNS if sign.search(sentence.text))) * _trust(sentence)
         for near, sentence in zip(nearness, sentences, strict=True)
     ]
 
