@@ -122,7 +122,7 @@ OUTCOMES: dict[str, tuple[list[fake.Reply], int, Any]] = {
     "a refusal": ([fake.refuses, fake.says(GOOD)], 2, ["aggressive"]),
     "refusals for ever": ([fake.refuses], 2, ["fallback"]),
     "an answer as long as its source": ([fake.says("word " * 2_000), fake.says(GOOD)], 2, ["aggressive"]),
-    "an answer far over its target": ([fake.says("word " * 450), fake.says(GOOD)], 2, ["aggressive"]),
+    "an answer far over its target": ([fake.says("word " * 500), fake.says(GOOD)], 2, ["aggressive"]),
 }
 
 
