@@ -192,6 +192,13 @@ class TestSearch:
         assert search("s", said, "Which doctor?")[0].position == 2
         assert search("s", store, "car") == []
 
+    def test_a_question_is_embedded_once_wherever_it_is_searched(self, said: SqlRepository, embedder: Meanings) -> None:
+        compact_session("s", said, Summarizer(extractive), fresh_tail_count=2)
+        embed_session("s", said)
+        embedder.asked.clear()
+        assert {hit.kind for hit in search("s", said, "car", in_="both", limit=50)} == {"turn", "summary"}
+        assert embedder.asked == [["car"]]
+
     def test_words_still_count(self, said: SqlRepository) -> None:
         said.append_turns("s", [Turn("user", "The vehicle is a car, and the car is red.")])
         embed_session("s", said)

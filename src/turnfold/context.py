@@ -16,7 +16,7 @@ from turnfold.drive import drive, immediately
 from turnfold.errors import InvalidArgument
 from turnfold.fitting import Fitting, LeftOut
 from turnfold.forms import to_anthropic, to_openai
-from turnfold.recall import ranked
+from turnfold.recall import ranked, understood
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
 from turnfold.tokens import MESSAGE_OVERHEAD_TOKENS
@@ -110,7 +110,7 @@ async def _recalled(
     if not query or not fitting.turns:
         return [], [], 0
     most = min(room - fitting.tokens, room // SHARE_FOR_RECALL)
-    found = await ranked(session_id, store, query, "turns", MOST_RECALLED + len(fitting.turns))
+    found = await ranked(session_id, store, await understood(query, store), "turns", MOST_RECALLED + len(fitting.turns))
     shown = {turn.position for turn in fitting.turns}
     wanted = [one.position for one in found if one.position not in shown][:MOST_RECALLED]
     by_position = {turn.position: turn for turn in await store.get_turns_at(session_id, wanted)} if wanted else {}

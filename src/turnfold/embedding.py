@@ -14,15 +14,12 @@ from turnfold.drive import drive, immediately
 from turnfold.planning import check_count
 from turnfold.records import Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
-from turnfold.vectors import Embedding, no_embedder
+from turnfold.vectors import MOST_CHARACTERS, Embedding, no_embedder
 
 __all__ = ["EmbedStats", "OnEmbedProgress", "embed_session"]
 
 BATCH_SIZE = 100
 """Texts in one call of the embedder."""
-
-MOST_CHARACTERS = 8_000
-"""What of a text is embedded: providers refuse more than about 8,000 tokens, and no vector holds more."""
 
 
 class EmbedStats(TypedDict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from turnfold.analysis import matches_in, query_terms, searched_text
 from turnfold.drive import drive, immediately
@@ -19,13 +19,13 @@ from turnfold.planning import check_count
 from turnfold.ranking import NEAREST, Found, Kind, fuse
 from turnfold.records import SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
+from turnfold.vectors import MOST_CHARACTERS
 
 __all__ = ["Description", "Expansion", "Hit", "around", "describe", "expand", "search"]
 
 SearchIn = Literal["turns", "summaries", "both"]
 
 EXCERPT_CHARACTERS = 240
-MOST_QUERY_CHARACTERS = 8_000
 PAGE = 200
 
 
@@ -115,45 +115,54 @@ async def find(
         raise InvalidArgument(f"in_ must be 'turns', 'summaries' or 'both', not {in_!r}")
     if not isinstance(query, str):
         raise InvalidArgument(f"query must be a text, not a {type(query).__name__}")
-    terms = frozenset(query_terms(query))
+    asked = await understood(query, store)
+    terms = frozenset(asked.terms)
     hits: list[Hit] = []
     if in_ != "summaries":
-        found = await ranked(session_id, store, query, "turns", limit, session_prefix)
+        found = await ranked(session_id, store, asked, "turns", limit, session_prefix)
         hits += await _turn_hits(store, found, terms)
     if in_ != "turns":
-        found = await ranked(session_id, store, query, "summaries", limit, session_prefix)
+        found = await ranked(session_id, store, asked, "summaries", limit, session_prefix)
         hits += [_summary_hit(await store.get_summary(one.ref), one.score, terms) for one in found]
     return sorted(hits, key=lambda hit: (-hit.score, hit.kind, hit.session_id, -hit.position))[:limit]
 
 
-async def ranked(
-    session_id: str | None, store: AsyncRepository, query: str, of: Kind, limit: int, session_prefix: str = ""
-) -> list[Found]:
-    """The documents that fit a question best, by its words and, where the store has an embedder, by its meaning."""
+class Asked(NamedTuple):
+    """A question as it is compared: its terms, and its vector where the store has an embedder that answers."""
+
+    terms: list[str]
+    vector: tuple[float, ...] | None
+
+
+async def understood(query: str, store: AsyncRepository) -> Asked:
+    """The embedder is asked once for a question, whatever it is searched in."""
     terms = query_terms(query)
-    most = max(limit, NEAREST)
-    near = await _nearest(session_id, store, query, of, most, session_prefix)
-    found = []
-    if terms:
-        found = await store.find_documents(
-            session_id, terms, of=of, limit=most if near else limit, session_prefix=session_prefix
-        )
-    return fuse(found, near, limit, asked=most) if near else found
-
-
-async def _nearest(
-    session_id: str | None, store: AsyncRepository, query: str, of: Kind, limit: int, session_prefix: str
-) -> list[Found]:
     if not store.embedder_name or not query.strip():
-        return []
+        return Asked(terms, None)
     try:
-        (vector,) = await store.embed([query[:MOST_QUERY_CHARACTERS]])
+        (vector,) = await store.embed([query[:MOST_CHARACTERS]])
     except TurnfoldError:
         raise
     except Exception as error:  # whatever the embedder raises: words find most, and an outage must not stop them
         log.warning("the embedder %s failed (%s); searched by words alone", store.embedder_name, error)
-        return []
-    return await store.find_nearest(session_id, vector, of=of, limit=limit, session_prefix=session_prefix)
+        return Asked(terms, None)
+    return Asked(terms, vector)
+
+
+async def ranked(
+    session_id: str | None, store: AsyncRepository, asked: Asked, of: Kind, limit: int, session_prefix: str = ""
+) -> list[Found]:
+    """The documents that fit a question best, by its words and, where it has a vector, by its meaning."""
+    most = max(limit, NEAREST)
+    near: list[Found] = []
+    if asked.vector is not None:
+        near = await store.find_nearest(session_id, asked.vector, of=of, limit=most, session_prefix=session_prefix)
+    found: list[Found] = []
+    if asked.terms:
+        found = await store.find_documents(
+            session_id, asked.terms, of=of, limit=most if near else limit, session_prefix=session_prefix
+        )
+    return fuse(found, near, limit, asked=most) if near else found
 
 
 async def described(summary_id: str, store: AsyncRepository) -> Description:

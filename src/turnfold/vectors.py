@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 from turnfold.errors import InvalidAnswer, InvalidArgument
 
-__all__ = ["Embedder", "Embedding", "embedder_name", "no_embedder", "unit_vectors"]
+__all__ = ["MOST_CHARACTERS", "Embedder", "Embedding", "embedder_name", "no_embedder", "unit_vectors"]
 
 Embedder = Callable[[Sequence[str]], Any]
 """`texts -> vectors`, one for each text and all of one length. Its `name`, or else that of the function, tells its
 vectors from those of others: give it the name of the model."""
+
+MOST_CHARACTERS = 8_000
+"""What of a text is embedded: providers refuse more than about 8,000 tokens, and no vector holds more."""
 
 
 class Embedding(NamedTuple):

@@ -55,6 +55,7 @@ UNCOVERED_TURNS = (
     .order_by(turns.c.position)
 )
 
+# By the leaves themselves: the row of the session counts the new leaf before it is checked.
 _end_of_newest_leaf = (
     select(func.max(summaries.c.last_position))
     .where(summaries.c.session_id == _of_session, summaries.c.depth == 0)
