@@ -119,6 +119,14 @@ class TestFirstUse:
         assert check(store) == []
         engine.dispose()
 
+    def test_a_new_sqlite_file_opened_by_many_processes_at_once_opens_for_each(
+        self, tmp_path: Path, logs: tuple[Path, Path]
+    ) -> None:
+        _, errors = logs
+        urls = [f"sqlite:///{tmp_path / str(number)}.db" for number in range(20)]
+        run_together(*[(workers.open_each, urls, errors, context.Barrier(6))] * 6)
+        assert lines(errors) == []
+
 
 class TestKills:
     def test_a_worker_killed_at_any_moment_leaves_a_store_to_go_on_from(

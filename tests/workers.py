@@ -66,6 +66,18 @@ def append(url: str, session_id: str, count: int, errors: Path, barrier: Barrier
     store._engine.dispose()
 
 
+def open_each(urls: list[str], errors: Path, barrier: Barrier) -> None:
+    """Be the first in every file, together with the others."""
+    for url in urls:
+        barrier.wait(60)
+        try:
+            engine = turnfold.create_engine(url)
+            engine.connect().close()
+            engine.dispose()
+        except BaseException as error:
+            note(errors, error)
+
+
 def migrate_and_append(url: str, number: int, errors: Path, barrier: Barrier) -> None:
     """What every replica of a service does when it starts."""
     barrier.wait(60)

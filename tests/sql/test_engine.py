@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from turnfold import DatabaseUnavailable, InvalidArgument, SqlRepository, create_engine, migrate
+from turnfold import DatabaseUnavailable, InvalidArgument, SqlRepository, create_engine, migrate, prepare_sqlite
 from turnfold.sql.engine import READ_ONLY
 from turnfold.testing import some_turns
 
@@ -37,6 +41,39 @@ def test_sqlite_runs_with_wal_and_foreign_keys(tmp_path: Path) -> None:
         assert connection.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
         assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 30_000
     engine.dispose()
+
+
+def journal_mode(url: str) -> str:
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            return str(connection.execute(text("PRAGMA journal_mode")).scalar_one())
+    finally:
+        engine.dispose()
+
+
+async def journal_mode_async(url: str) -> str:
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+    prepare_sqlite(engine.sync_engine)
+    try:
+        async with engine.connect() as connection:
+            return str((await connection.execute(text("PRAGMA journal_mode"))).scalar_one())
+    finally:
+        await engine.dispose()
+
+
+@pytest.mark.parametrize("held", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE", "BEGIN; SELECT * FROM theirs"])
+@pytest.mark.parametrize("ask", [journal_mode, lambda url: asyncio.run(journal_mode_async(url))], ids=["sync", "async"])
+def test_the_first_connection_waits_for_whoever_is_in_the_file(
+    tmp_path: Path, held: str, ask: Callable[[str], str]
+) -> None:
+    theirs = sqlite3.connect(tmp_path / "a.db", check_same_thread=False, isolation_level=None)
+    theirs.executescript(f"CREATE TABLE theirs (x); {held}")
+    leave = threading.Timer(0.3, theirs.execute, ["COMMIT"])
+    leave.start()
+    assert ask(f"sqlite:///{tmp_path / 'a.db'}") == "wal"
+    leave.join()
+    theirs.close()
 
 
 def test_an_open_read_keeps_no_writer_waiting(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ own: WAL, a busy timeout, and write transactions that take the write lock at the
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -145,11 +147,26 @@ def _set_up_connection(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_TIMEOUT_SECONDS * 1000}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA secure_delete = ON")
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    # Turning a file to WAL makes a reader of it a writer, which SQLite refuses at once where another connection is in
+    # the way, whatever the busy timeout. BEGIN EXCLUSIVE waits until that one has finished.
+    deadline = time.monotonic() + SQLITE_BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        cursor.execute("BEGIN EXCLUSIVE")
+        cursor.execute("ROLLBACK")
 
 
 def _begin(connection: Connection) -> None:
