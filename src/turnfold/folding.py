@@ -16,7 +16,8 @@ from turnfold.summarizer import DEFAULT_MAX_INPUT_TOKENS
 
 __all__ = ["Always", "Folding", "WhileOver", "no_stats"]
 
-PAGE_OF_TURNS = 200
+PAGE_OF_TURNS = 100
+"""So many are read at once. What hundreds of runs in one event loop hold, the garbage collector stops the loop for."""
 
 
 class Always:
