@@ -391,6 +391,12 @@ class MemoryRepository:
         if memory is not None and memory.lease is not None and memory.lease.expires_at <= _now():
             memory.lease = None
 
+    def get_index_size(self, session_id: str) -> tuple[int, int]:
+        return len(self.get_session_turns(session_id)), len(self.get_summaries(session_id))
+
+    def reindex_session(self, session_id: str) -> None:
+        """Documents are read from what is there."""
+
     def erase_session(self, session_id: str) -> bool:
         with self._lock:
             memory = self._sessions.get(session_id)

@@ -23,6 +23,7 @@ from turnfold import (
     extractive,
     migrate,
     repair,
+    search,
 )
 from turnfold.sql.tables import metadata
 from turnfold.testing import leaf_of, some_turns
@@ -66,6 +67,16 @@ DAMAGE = {
         "UPDATE turnfold_sessions SET lease_owner = 'gone', lease_expires_at = '2000-01-01 00:00:00.000000+00:00'",
         "lease",
     ),
+    "turns that search does not know": (
+        "DELETE FROM turnfold_search WHERE ref = '' AND position BETWEEN 5 AND 9",
+        "index",
+    ),
+    "a turn that search knows twice": (
+        "INSERT INTO turnfold_search (terms, session_id, position, ref, length) "
+        "SELECT terms, session_id, position, ref, length FROM turnfold_search WHERE ref = '' AND position = 5",
+        "index",
+    ),
+    "summaries that search does not know": ("DELETE FROM turnfold_search WHERE ref <> ''", "index"),
 }
 
 
@@ -138,6 +149,7 @@ class TestCheck:
             "turns of session 'a'",
             "summaries of session 'a'",
             "vectors of session 'a'",
+            "what search knows of session 'a'",
             "session 'b' that name summary",
             "a vector of summary",
             "session 'c' that name turns",
@@ -168,7 +180,9 @@ class TestCheck:
 
 
 class TestRepair:
-    @pytest.mark.parametrize("kind", [kind for kind, (_, what) in DAMAGE.items() if what in ("counters", "lease")])
+    @pytest.mark.parametrize(
+        "kind", [kind for kind, (_, what) in DAMAGE.items() if what in ("counters", "lease", "index")]
+    )
     def test_what_can_be_derived_is_mended(self, folded: SqlRepository, engine: Engine, kind: str) -> None:
         before = folded.get_session("s")
         damage(engine, DAMAGE[kind][0])
@@ -183,6 +197,24 @@ class TestRepair:
             after.active_tokens,
             after.total_tokens,
         )
+
+    def test_what_search_lost_is_found_again(self, folded: SqlRepository, engine: Engine) -> None:
+        questions = ("turn 7", "turn 150", "reply 12")
+        before = [search(None, folded, question, in_="both") for question in questions]
+        damage(engine, "DELETE FROM turnfold_search WHERE position > 0")
+        assert [search("s", folded, question, in_="both") for question in questions] != before
+        assert {fault.kind for fault in check(folded)} == {"index"}
+        assert repair(folded) == []
+        assert [search(None, folded, question, in_="both") for question in questions] == before
+
+    def test_a_turn_that_cannot_be_read_back_leaves_the_index_as_it_was(
+        self, folded: SqlRepository, engine: Engine
+    ) -> None:
+        damage(engine, DAMAGE["calls that are no JSON"][0])
+        damage(engine, DAMAGE["turns that search does not know"][0])
+        indexed = folded.get_index_size("s")
+        assert {"turns", "index"} <= {fault.kind for fault in repair(folded)}
+        assert folded.get_index_size("s") == indexed
 
     def test_nothing_else_is_touched(self, folded: SqlRepository, engine: Engine) -> None:
         damage(engine, DAMAGE["an empty summary"][0])

@@ -7,6 +7,7 @@ whole session, and reads every turn, so that text that cannot be read back is fo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -18,7 +19,7 @@ from turnfold.repository import AsyncRepository, Repository
 
 __all__ = ["Fault", "check", "erase_session", "repair"]
 
-Kind = Literal["turns", "coverage", "tree", "counters", "lease", "orphan"]
+Kind = Literal["turns", "coverage", "tree", "counters", "lease", "index", "orphan"]
 
 PAGE = 500
 
@@ -30,7 +31,7 @@ MOST_READINGS = 10
 class Fault:
     """A promise that does not hold: in which session (None for what belongs to none), of what kind, and what it is.
 
-    `can_be_repaired` where `repair` derives the right value: counters and leases that ran out.
+    `can_be_repaired` where `repair` derives what is right: counters, leases that ran out, and the search index.
     """
 
     session_id: str | None
@@ -39,7 +40,7 @@ class Fault:
 
     @property
     def can_be_repaired(self) -> bool:
-        return self.kind in ("counters", "lease")
+        return self.kind in ("counters", "lease", "index")
 
 
 def check(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
@@ -52,7 +53,8 @@ def check(memory_store: Repository, session_id: str | None = None) -> list[Fault
 
 
 def repair(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
-    """Mend what can be derived, counters and leases that ran out, and nothing else; the faults that are left.
+    """Mend what can be derived, counters, leases that ran out and the search index, and nothing else; the faults that
+    are left.
 
     Raises `UnknownSession` for a session without turns.
     """
@@ -73,9 +75,16 @@ async def erase(session_id: str, store: AsyncRepository) -> bool:
 
 async def mend(store: AsyncRepository, session_id: str | None) -> list[Fault]:
     faults = await find_faults(store, session_id)
-    for mended in sorted({fault.session_id or "" for fault in faults if fault.can_be_repaired}):
-        await store.recount_session(mended)
+    for id in _sessions_with(faults, "counters", "lease"):
+        await store.recount_session(id)
+    for id in _sessions_with(faults, "index"):
+        with suppress(ValueError):  # a turn that cannot be read back is a fault of its own, and stays one
+            await store.reindex_session(id)
     return await find_faults(store, session_id)
+
+
+def _sessions_with(faults: Sequence[Fault], *kinds: Kind) -> list[str]:
+    return sorted({fault.session_id or "" for fault in faults if fault.kind in kinds})
 
 
 async def find_faults(store: AsyncRepository, session_id: str | None) -> list[Fault]:
@@ -128,6 +137,7 @@ async def _session_faults(store: AsyncRepository, session: SessionRecord) -> lis
         *_tree_faults(session.id, summaries),
         *_counter_faults(session, walk, uncompacted),
         *_lease_faults(session),
+        *_index_faults(session.id, (walk.position, len(summaries)), await store.get_index_size(session.id)),
     ]
 
 
@@ -247,6 +257,12 @@ def _counter_faults(session: SessionRecord, walk: _Walk, uncompacted_tokens: int
     for name, value in derived.items():
         if getattr(session, name) != value:
             yield Fault(session.id, "counters", f"{name} is {getattr(session, name):,}, and should be {value:,}")
+
+
+def _index_faults(session_id: str, there_are: tuple[int, int], indexed: tuple[int, int]) -> Iterable[Fault]:
+    for kind, count, found in zip(("turns", "summaries"), there_are, indexed, strict=True):
+        if count != found:
+            yield Fault(session_id, "index", f"search knows {found:,} {kind}, and should know {count:,}")
 
 
 def _lease_faults(session: SessionRecord) -> Iterable[Fault]:

@@ -183,6 +183,12 @@ class Repository(Protocol):
     def recount_session(self, session_id: str) -> None:
         """Set what the session's row counts from what there is to count, and clear a lease that ran out."""
 
+    def get_index_size(self, session_id: str) -> tuple[int, int]:
+        """How many turns of the session, and how many of its summaries, can be found by their words."""
+
+    def reindex_session(self, session_id: str) -> None:
+        """Make anew what is searched for the words of the session, from its turns and summaries."""
+
     def erase_session(self, session_id: str) -> bool:
         """Delete the session with its turns, summaries and sources, whole; whether there was one.
 
@@ -288,5 +294,9 @@ class AsyncRepository(Protocol):
     async def get_orphans(self) -> list[str]: ...
 
     async def recount_session(self, session_id: str) -> None: ...
+
+    async def get_index_size(self, session_id: str) -> tuple[int, int]: ...
+
+    async def reindex_session(self, session_id: str) -> None: ...
 
     async def erase_session(self, session_id: str) -> bool: ...

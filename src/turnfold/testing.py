@@ -756,6 +756,22 @@ class RepositoryContract:
         assert after is not None
         assert replace(after, updated_at=before.updated_at) == before
 
+    def test_every_turn_and_summary_can_be_found_before_and_after_indexing_again(self, repository: Repository) -> None:
+        leaves = self.written_leaves(repository, 3)
+        repository.add_summary(condensed_of(leaves[:2]))
+        repository.append_turns("t", some_turns(2))
+        found = repository.find_documents(None, ["wturn"], of="turns", limit=99)
+        for _ in range(2):
+            assert repository.get_index_size("s") == (6, 4)
+            assert repository.get_index_size("t") == (2, 0)
+            assert repository.get_index_size("none") == (0, 0)
+            again = repository.find_documents(None, ["wturn"], of="turns", limit=99)
+            assert sorted((one.session_id, one.position) for one in again) == sorted(
+                (one.session_id, one.position) for one in found
+            )
+            repository.reindex_session("s")
+            repository.reindex_session("none")
+
     def test_erasing_takes_the_whole_session_and_no_other(self, repository: Repository) -> None:
         leaves = self.written_leaves(repository, 2)
         repository.add_summary(condensed_of(leaves))

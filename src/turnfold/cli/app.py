@@ -192,7 +192,9 @@ def doctor(
     database_url: DatabaseUrl,
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="One session; all where left out.")] = None,
     schema: Schema = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend counters and leases that ran out.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend counters, leases that ran out, and the search index.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify that every promise holds; exit code 1 where one does not."""

@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import leases, operations, queries, upkeep, vectors
+from turnfold.sql import leases, operations, queries, search, upkeep, vectors
 from turnfold.sql.engine import check_dialect, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, migrate_connection, one_at_a_time
 from turnfold.sql.repository import SqlRepository, SqlShell, utc_now
@@ -214,6 +214,12 @@ class AsyncSqlRepository(SqlShell):
 
     async def recount_session(self, session_id: str) -> None:
         await self._write(operations.recount_session, session_id, utc_now())
+
+    async def get_index_size(self, session_id: str) -> tuple[int, int]:
+        return await self._read(search.index_size, session_id)
+
+    async def reindex_session(self, session_id: str) -> None:
+        await self._write(operations.reindex_session, session_id, utc_now())
 
     async def erase_session(self, session_id: str) -> bool:
         return await self._write(operations.erase_session, check_session_id(session_id), utc_now())

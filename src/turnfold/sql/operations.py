@@ -237,6 +237,11 @@ def recount_session(connection: Connection, session_id: str, now: datetime) -> N
             queries.set_session(connection, session_id, lease_owner=None, lease_expires_at=None)
 
 
+def reindex_session(connection: Connection, session_id: str, now: datetime) -> None:
+    if queries.touch_session(connection, session_id, now) is not None:
+        search.reindex_session(connection, session_id)
+
+
 def erase_session(connection: Connection, session_id: str, now: datetime) -> bool:
     row = queries.touch_session(connection, session_id, now)
     if row is None:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from turnfold.errors import DatabaseUnavailable, InvalidArgument
 from turnfold.ranking import Found, Kind
 from turnfold.records import Lease, SessionRecord, SummaryRecord, Turn, check_session_id, check_turns
-from turnfold.sql import leases, operations, queries, upkeep, vectors
+from turnfold.sql import leases, operations, queries, search, upkeep, vectors
 from turnfold.sql.engine import check_dialect, reading_options, translated_errors
 from turnfold.sql.migrate import check_no_schema_on_sqlite, check_schema
 from turnfold.sql.retrying import Again, delay_before_retry, uncertain
@@ -242,6 +242,12 @@ class SqlRepository(SqlShell):
 
     def recount_session(self, session_id: str) -> None:
         self._write(operations.recount_session, session_id, utc_now())
+
+    def get_index_size(self, session_id: str) -> tuple[int, int]:
+        return self._read(search.index_size, session_id)
+
+    def reindex_session(self, session_id: str) -> None:
+        self._write(operations.reindex_session, session_id, utc_now())
 
     def erase_session(self, session_id: str) -> bool:
         return self._write(operations.erase_session, check_session_id(session_id), utc_now())

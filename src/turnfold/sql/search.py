@@ -28,6 +28,7 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    true,
     union_all,
     update,
 )
@@ -49,6 +50,8 @@ documents = Table(
     Column("length", BigInteger),
 )
 
+KINDS: tuple[Kind, Kind] = ("turns", "summaries")
+
 _ROWS = 500
 
 
@@ -67,9 +70,25 @@ def reindex_summary(connection: Connection, summary: SummaryRecord) -> None:
     connection.execute(update(documents).where(_is_document_of(dialect, _own_term(summary.id))).values(new))
 
 
+def reindex_session(connection: Connection, session_id: str) -> None:
+    forget_session(connection, session_id)
+    _index(connection, turns.c.session_id == session_id, summaries.c.session_id == session_id)
+
+
+def index_size(connection: Connection, session_id: str) -> tuple[int, int]:
+    """How many documents there are of turns of the session, and of its summaries."""
+    dialect = connection.dialect.name
+    of_turns, of_summaries = (
+        select(func.count()).select_from(documents).where(_matches(dialect, _scope(session_id, kind))).scalar_subquery()
+        for kind in KINDS
+    )
+    row = connection.execute(select(of_turns, of_summaries)).one()
+    return int(row[0]), int(row[1])
+
+
 def forget_session(connection: Connection, session_id: str) -> None:
     dialect = connection.dialect.name
-    for kind in ("turns", "summaries"):
+    for kind in KINDS:
         connection.execute(delete(documents).where(_is_document_of(dialect, _scope(session_id, kind))))
     if dialect == "sqlite":  # deleted terms stand in the index until its parts are merged
         connection.execute(text("INSERT INTO turnfold_search (turnfold_search) VALUES ('optimize')"))
@@ -133,13 +152,17 @@ def pairs(where: Where, terms: Iterable[str], others: Sequence[str]) -> list[tup
 
 def index_everything(connection: Connection) -> None:
     """Index the turns and summaries that are there, a page at a time."""
+    _index(connection, true(), true())
+
+
+def _index(connection: Connection, of_turns: ColumnElement[bool], of_summaries: ColumnElement[bool]) -> None:
     last = ("", 0)
     while True:
         columns = [turns.c[name] for name in ("session_id", "position", "role", "content", "name", "tool_calls")]
         after = (turns.c.session_id > last[0]) | ((turns.c.session_id == last[0]) & (turns.c.position > last[1]))
         page = connection.execute(
             select(*columns, turns.c.token_count)
-            .where(after)
+            .where(of_turns, after)
             .order_by(turns.c.session_id, turns.c.position)
             .limit(_ROWS)
         ).all()
@@ -148,7 +171,7 @@ def index_everything(connection: Connection) -> None:
         _insert(connection, [_of_turn(Turn(**row._asdict())) for row in page])
         last = (page[-1].session_id, page[-1].position)
     columns = [summaries.c[name] for name in ("id", "session_id", "content", "first_position", "token_count")]
-    for row in connection.execute(select(*columns)).all():
+    for row in connection.execute(select(*columns).where(of_summaries)).all():
         _insert(connection, [_of_summary(row)])
 
 

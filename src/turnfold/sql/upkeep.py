@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, delete, func, select
 
+from turnfold.sql.search import documents
 from turnfold.sql.tables import sessions, summaries, turns, vectors
 from turnfold.sql.tables import summary_sources as sources
 
@@ -38,7 +39,7 @@ def orphans(connection: Connection) -> list[str]:
     """What rows name but is not there; foreign keys allow none where they are enforced."""
     parents = summaries.alias()
     same_turn = and_(sources.c.session_id == turns.c.session_id, sources.c.position == turns.c.position)
-    of_session = {table: table.c.session_id == sessions.c.id for table in (turns, summaries, vectors)}
+    of_session = {table: table.c.session_id == sessions.c.id for table in (turns, summaries, vectors, documents)}
     lonely = {
         "turns of session {!r}, which has no row": select(turns.c.session_id)
         .outerjoin(sessions, of_session[turns])
@@ -48,6 +49,9 @@ def orphans(connection: Connection) -> list[str]:
         .where(sessions.c.id.is_(None)),
         "vectors of session {!r}, which has no row": select(vectors.c.session_id)
         .outerjoin(sessions, of_session[vectors])
+        .where(sessions.c.id.is_(None)),
+        "what search knows of session {!r}, which has no row": select(documents.c.session_id)
+        .outerjoin(sessions, of_session[documents])
         .where(sessions.c.id.is_(None)),
         "a vector of summary {}, which is missing": select(vectors.c.ref)
         .outerjoin(summaries, summaries.c.id == vectors.c.ref)
