@@ -163,10 +163,15 @@ def _use_wal(cursor: Any) -> None:
             cursor.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
         cursor.execute("BEGIN EXCLUSIVE")
         cursor.execute("ROLLBACK")
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether it is SQLITE_BUSY, in any of the kinds that the upper bits of the code tell."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _begin(connection: Connection) -> None:
