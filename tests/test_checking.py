@@ -1,13 +1,15 @@
-"""The check: clean after everything that turnfold does, and every kind of damage named; erasing, whole."""
+"""The check: clean after everything that turnfold does, and every kind of damage named; erasing. In both worlds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
+from tests.worlds import world_of
 from turnfold import (
     CompactionInProgress,
     InvalidArgument,
@@ -80,6 +82,12 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(params=["sync", "async"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with world_of(request.param, monkeypatch, globals(), "check", "repair", "erase_session"):
+        yield
+
+
 @pytest.fixture
 def folded(store: SqlRepository) -> SqlRepository:
     """Two sessions with leaves, condensed summaries and a tail."""
@@ -99,6 +107,7 @@ def damage(engine: Engine, statements: str) -> None:
             )
 
 
+@pytest.mark.usefixtures("world")
 class TestCheck:
     def test_what_turnfold_wrote_has_no_fault(self, folded: SqlRepository) -> None:
         assert check(folded) == []
@@ -158,19 +167,15 @@ class TestCheck:
             assert part in orphans
         engine.dispose()
 
-    def test_a_session_that_is_written_to_meanwhile_is_no_fault(self, folded: SqlRepository, engine: Engine) -> None:
-        class Live(SqlRepository):
-            writes = 5
-
-            def get_coverage(self, session_id: str, **page: Any) -> list[tuple[int, str]]:
-                if Live.writes:
-                    Live.writes -= 1
-                    folded.append_turns("s", some_turns(30))
-                    compact_session("s", folded, Summarizer(extractive), leaf_chunk_tokens=300)
-                return super().get_coverage(session_id, **page)
-
-        assert check(Live(engine)) == []
-        assert Live.writes == 0
+    def test_progress_is_told_page_by_page(self, store: SqlRepository) -> None:
+        store.append_turns("long", some_turns(1_100))
+        store.append_turns("short", some_turns(20))
+        told: list[tuple[str, int, int]] = []
+        check(store, on_progress=lambda session, read: told.append((session.id, read, session.last_position)))
+        assert told == [("long", 500, 1_100), ("long", 1_000, 1_100), ("long", 1_100, 1_100), ("short", 20, 20)]
+        told.clear()
+        repair(store, "short", on_progress=lambda session, read: told.append((session.id, read, session.last_position)))
+        assert told == [("short", 20, 20)] * 2
 
     def test_an_unknown_session_is_an_error(self, store: SqlRepository) -> None:
         with pytest.raises(UnknownSession, match="'none'"):
@@ -179,6 +184,22 @@ class TestCheck:
             check(store, "x" * 300)
 
 
+def test_a_session_that_is_written_to_meanwhile_is_no_fault(folded: SqlRepository, engine: Engine) -> None:
+    class Live(SqlRepository):
+        writes = 5
+
+        def get_coverage(self, session_id: str, **page: Any) -> list[tuple[int, str]]:
+            if Live.writes:
+                Live.writes -= 1
+                folded.append_turns("s", some_turns(30))
+                compact_session("s", folded, Summarizer(extractive), leaf_chunk_tokens=300)
+            return super().get_coverage(session_id, **page)
+
+    assert check(Live(engine)) == []
+    assert Live.writes == 0
+
+
+@pytest.mark.usefixtures("world")
 class TestRepair:
     @pytest.mark.parametrize(
         "kind", [kind for kind, (_, what) in DAMAGE.items() if what in ("counters", "lease", "index")]
@@ -231,6 +252,7 @@ class TestRepair:
         assert folded.renew_lease(lease, seconds=60)
 
 
+@pytest.mark.usefixtures("world")
 class TestErase:
     def test_nothing_of_the_session_is_left_in_any_table(self, folded: SqlRepository, engine: Engine) -> None:
         assert erase_session("s", folded) is True

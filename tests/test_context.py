@@ -1,7 +1,8 @@
-"""The context: what is in it, in what order, and what gives way where the budget is small."""
+"""The context: what is in it, in what order, and what gives way where the budget is small; in both worlds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds import world_of
 from turnfold import (
     InvalidArgument,
     SqlRepository,
@@ -29,6 +31,13 @@ def call(id: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 
 
+@pytest.fixture(params=["sync", "async"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with world_of(request.param, monkeypatch, globals(), "assemble_context"):
+        yield
+
+
+@pytest.mark.usefixtures("world")
 class TestContent:
     def test_a_session_that_fits_comes_out_as_it_went_in(self, store: SqlRepository) -> None:
         messages = [
@@ -69,6 +78,7 @@ class TestContent:
         assert 0 < wrappers < 80 * len(context.summaries)
 
 
+@pytest.mark.usefixtures("world")
 class TestLonelyCalls:
     """Providers refuse a call without its result and a result without its call."""
 
@@ -91,6 +101,7 @@ class TestLonelyCalls:
 
 
 class TestSmallBudgets:
+    @pytest.mark.usefixtures("world")
     def test_the_oldest_summaries_give_way_first_and_are_named(self, store: SqlRepository) -> None:
         store.append_turns("s", some_turns(400))
         compact_session("s", store, Summarizer(extractive), leaf_chunk_tokens=1_000, condensed_min_fanout=99)
@@ -102,6 +113,7 @@ class TestSmallBudgets:
         assert [left.id for left in context.left_out] == [leaf.id for leaf in leaves[:-kept]]
         assert context.token_count <= 500
 
+    @pytest.mark.usefixtures("world")
     def test_then_the_oldest_groups_whole(self, store: SqlRepository) -> None:
         pairs = [
             [Turn("assistant", None, tool_calls=[call(str(n))]), Turn("tool", "x " * 30, tool_call_id=str(n))]
@@ -115,6 +127,7 @@ class TestSmallBudgets:
         assert len(context.left_out) + len(context.messages) == 61
         assert context.token_count <= 700
 
+    @pytest.mark.usefixtures("world")
     def test_then_giant_turns_are_shortened_visibly(self, store: SqlRepository) -> None:
         turns = store.append_turns("s", [Turn("user", "What is in the log?"), Turn("tool", "line of a log\n" * 20_000)])
         context = assemble_context("s", store, TokenBudget(total=2_000))
@@ -124,6 +137,7 @@ class TestSmallBudgets:
         assert context.messages[1]["content"].startswith("line of a log")
         assert store.get_session_turns("s") == turns
 
+    @pytest.mark.usefixtures("world")
     def test_where_nothing_more_can_give_way_the_error_says_so(self, store: SqlRepository) -> None:
         store.append_turns("s", [Turn("system", "rule " * 500), *some_turns(5)])
         with pytest.raises(InvalidArgument, match="fresh_tail_count"):

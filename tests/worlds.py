@@ -54,10 +54,11 @@ class Portal:
         return AsyncSqlRepository(engine, token_counter=store.token_counter, embedder=store._embedder)
 
     def blocking(self, function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-        """An async function of turnfold, called with a sync store as its second argument."""
+        """An async function of turnfold, called with a sync store."""
 
-        def call(session_id: str, store: SqlRepository, *args: Any, **kwargs: Any) -> T:
-            return self.run(function(session_id, self.twin(store), *args, **kwargs))
+        def call(*args: Any, **kwargs: Any) -> T:
+            twins = [self.twin(value) if isinstance(value, SqlRepository) else value for value in args]
+            return self.run(function(*twins, **kwargs))
 
         return call
 

@@ -21,7 +21,7 @@ except ImportError as error:
 
     raise MissingExtra(f"turnfold.aio needs SQLAlchemy's asyncio ({error})", extra="async") from None
 
-from turnfold.checking import Fault, erase, find_faults, mend
+from turnfold.checking import Fault, OnCheckProgress, erase, find_faults, mend
 from turnfold.context import Context, TokenBudget, assemble
 from turnfold.core import compact, fitted, is_over, refold, run_if_needed
 from turnfold.drive import eventual, eventually
@@ -227,14 +227,18 @@ async def call_tool(name: str, arguments: Mapping[str, Any], memory_store: Async
     return await answer(name, arguments, _checked(memory_store), scope)
 
 
-async def check(memory_store: AsyncRepository, session_id: str | None = None) -> list[Fault]:
+async def check(
+    memory_store: AsyncRepository, session_id: str | None = None, *, on_progress: OnCheckProgress | None = None
+) -> list[Fault]:
     """`turnfold.check`, awaitable."""
-    return await find_faults(_checked(memory_store), session_id)
+    return await find_faults(_checked(memory_store), session_id, on_progress)
 
 
-async def repair(memory_store: AsyncRepository, session_id: str | None = None) -> list[Fault]:
+async def repair(
+    memory_store: AsyncRepository, session_id: str | None = None, *, on_progress: OnCheckProgress | None = None
+) -> list[Fault]:
     """`turnfold.repair`, awaitable."""
-    return await mend(_checked(memory_store), session_id)
+    return await mend(_checked(memory_store), session_id, on_progress)
 
 
 async def erase_session(session_id: str, memory_store: AsyncRepository) -> bool:

@@ -6,7 +6,7 @@ whole session, and reads every turn, so that text that cannot be read back is fo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from turnfold.errors import UnknownSession
 from turnfold.records import SessionRecord, SummaryRecord, Turn, check_session_id
 from turnfold.repository import AsyncRepository, Repository
 
-__all__ = ["Fault", "check", "erase_session", "repair"]
+__all__ = ["Fault", "OnCheckProgress", "check", "erase_session", "repair"]
 
 Kind = Literal["turns", "coverage", "tree", "counters", "lease", "index", "orphan"]
 
@@ -25,6 +25,9 @@ PAGE = 500
 
 MOST_READINGS = 10
 """How often a session is read again that is written to meanwhile."""
+
+OnCheckProgress = Callable[[SessionRecord, int], None]
+"""Told after each page of turns: the session, and the position up to which it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +46,26 @@ class Fault:
         return self.kind in ("counters", "lease", "index")
 
 
-def check(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
+def check(
+    memory_store: Repository, session_id: str | None = None, *, on_progress: OnCheckProgress | None = None
+) -> list[Fault]:
     """Every fault of one session, or of all and of the store; none where all is well.
 
     A lease that ran out counts as a fault only in that it can be cleared: the next worker takes it over anyway.
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(find_faults(immediately(memory_store), session_id))
+    return drive(find_faults(immediately(memory_store), session_id, on_progress))
 
 
-def repair(memory_store: Repository, session_id: str | None = None) -> list[Fault]:
+def repair(
+    memory_store: Repository, session_id: str | None = None, *, on_progress: OnCheckProgress | None = None
+) -> list[Fault]:
     """Mend what can be derived, counters, leases that ran out and the search index, and nothing else; the faults that
     are left.
 
     Raises `UnknownSession` for a session without turns.
     """
-    return drive(mend(immediately(memory_store), session_id))
+    return drive(mend(immediately(memory_store), session_id, on_progress))
 
 
 def erase_session(session_id: str, memory_store: Repository) -> bool:
@@ -73,35 +80,39 @@ async def erase(session_id: str, store: AsyncRepository) -> bool:
     return await store.erase_session(check_session_id(session_id))
 
 
-async def mend(store: AsyncRepository, session_id: str | None) -> list[Fault]:
-    faults = await find_faults(store, session_id)
+async def mend(store: AsyncRepository, session_id: str | None, on_progress: OnCheckProgress | None) -> list[Fault]:
+    faults = await find_faults(store, session_id, on_progress)
     for id in _sessions_with(faults, "counters", "lease"):
         await store.recount_session(id)
     for id in _sessions_with(faults, "index"):
         with suppress(ValueError):  # a turn that cannot be read back is a fault of its own, and stays one
             await store.reindex_session(id)
-    return await find_faults(store, session_id)
+    return await find_faults(store, session_id, on_progress)
 
 
 def _sessions_with(faults: Sequence[Fault], *kinds: Kind) -> list[str]:
     return sorted({fault.session_id or "" for fault in faults if fault.kind in kinds})
 
 
-async def find_faults(store: AsyncRepository, session_id: str | None) -> list[Fault]:
+async def find_faults(
+    store: AsyncRepository, session_id: str | None, on_progress: OnCheckProgress | None
+) -> list[Fault]:
     if session_id is not None:
         session = await store.get_session(check_session_id(session_id))
         if session is None:
             raise UnknownSession(f"there is no session {session_id!r} in this store")
-        return await _settled_faults(store, session)
+        return await _settled_faults(store, session, on_progress)
     faults = [Fault(None, "orphan", line) for line in await store.get_orphans()]
     async for session in _all_sessions(store):
-        faults += await _settled_faults(store, session)
+        faults += await _settled_faults(store, session, on_progress)
     return faults
 
 
-async def _settled_faults(store: AsyncRepository, session: SessionRecord) -> list[Fault]:
+async def _settled_faults(
+    store: AsyncRepository, session: SessionRecord, on_progress: OnCheckProgress | None
+) -> list[Fault]:
     """The faults of a session that nobody wrote to meanwhile: each write changes its row."""
-    faults = await _session_faults(store, session)
+    faults = await _session_faults(store, session, on_progress)
     for _ in range(MOST_READINGS - 1):
         now = await store.get_session(session.id) if faults else session
         if now == session:
@@ -109,7 +120,7 @@ async def _settled_faults(store: AsyncRepository, session: SessionRecord) -> lis
         if now is None:  # erased meanwhile
             return []
         session = now
-        faults = await _session_faults(store, session)
+        faults = await _session_faults(store, session, on_progress)
     return faults
 
 
@@ -121,7 +132,9 @@ async def _all_sessions(store: AsyncRepository) -> AsyncIterator[SessionRecord]:
         page = await store.get_sessions(after_id=page[-1].id, limit=PAGE)
 
 
-async def _session_faults(store: AsyncRepository, session: SessionRecord) -> list[Fault]:
+async def _session_faults(
+    store: AsyncRepository, session: SessionRecord, on_progress: OnCheckProgress | None
+) -> list[Fault]:
     summaries = await store.get_summaries(session.id)
     walk = _Walk(session, [summary for summary in summaries if summary.depth == 0])
     while True:
@@ -131,6 +144,8 @@ async def _session_faults(store: AsyncRepository, session: SessionRecord) -> lis
         walk.over(page, dict(await store.get_coverage(session.id, after_position=walk.position, limit=PAGE)))
         if is_broken:
             walk.pass_over_unreadable()
+        if on_progress is not None:
+            on_progress(session, walk.position)
     uncompacted = sum(summary.token_count for summary in summaries if summary.parent_id is None)
     return [
         *walk.finished(),

@@ -491,20 +491,44 @@ class TestHelp:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_a_progress_bar_is_shown_on_a_terminal_and_cleared(url: str, chat: Path) -> None:
-    turnfold("import", chat, "--database-url", url)
+class TestProgress:
+    def test_a_bar_is_shown_on_a_terminal(self, url: str, chat: Path) -> None:
+        turnfold("import", chat, "--database-url", url)
+        shown = on_a_terminal("compact", "chat", "--leaf-chunk-tokens", "100", "--database-url", url)
+        assert "Folding" in shown
+        assert "44" in shown
+
+    @pytest.mark.parametrize(
+        ("title", "command"),
+        [
+            ("Checking", ["doctor"]),
+            ("Checking", ["doctor", "--repair"]),
+            ("Embedding", ["embed", "--embedder", TestEmbed.EMBEDDER]),
+        ],
+    )
+    def test_a_session_is_named_as_it_is_even_where_it_looks_like_markup(
+        self, url: str, title: str, command: list[str]
+    ) -> None:
+        engine = create_engine(url)
+        SqlRepository(engine).append_turns("[/red]\x1b[31m", some_turns(30))
+        engine.dispose()
+        shown = on_a_terminal(*command, "--database-url", url)
+        assert f"{title} [/red]\\x1b[31m" in shown
+        assert "30/30" in shown
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """What the command writes to standard error where that is a terminal."""
     main, side = pty.openpty()
-    arguments = ["compact", "chat", "--leaf-chunk-tokens", "100", "--database-url", url]
     done = subprocess.run(
         [sys.executable, "-c", "from turnfold.cli import main; main()", *arguments],
         stdout=subprocess.PIPE,
         stderr=side,
-        env={**os.environ, "TERM": "xterm"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
         check=False,
     )
     os.close(side)
     shown = os.read(main, 1 << 16).decode(errors="replace")
     os.close(main)
-    assert done.returncode == 0
-    assert "Folding" in shown
-    assert "44" in shown
+    assert done.returncode == 0, shown
+    return shown

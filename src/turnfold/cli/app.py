@@ -13,7 +13,7 @@ import typer
 
 import turnfold
 from turnfold import SqlRepository, Summarizer, TokenBudget, Turn, extractive
-from turnfold.cli import opening, render
+from turnfold.cli import opening, progress, render
 from turnfold.cli.options import (
     AsJson,
     BaseUrl,
@@ -67,7 +67,7 @@ def demo(
         turnfold.migrate(engine)
         store = SqlRepository(engine)
         summarizer = Summarizer(extractive)
-        with render.progress("Talking", total=len(turns)) as advance:
+        with progress.talking(len(turns)) as advance:
             for turn in turns:
                 store.append_turns("demo", [turn])
                 turnfold.compact_if_needed("demo", store, summarizer, budget)
@@ -122,7 +122,7 @@ def compact(
     outcomes: list[turnfold.Outcome] = []
     with opening.summarizer(model, base_url) as summarizer, opening.store(database_url, schema) as store:
         record = opening.session(store, session)
-        with render.compaction_progress() as on_progress:
+        with progress.folding() as on_progress:
             stats = turnfold.compact_session(
                 session,
                 store,
@@ -156,7 +156,7 @@ def refold(
     outcomes: list[turnfold.Outcome] = []
     with opening.summarizer(model, base_url) as summarizer, opening.store(database_url, schema) as store:
         opening.session(store, session)
-        with render.refold_progress() as on_progress:
+        with progress.refolding() as on_progress:
             stats = turnfold.refold_session(
                 session,
                 store,
@@ -182,7 +182,7 @@ def embed(
         sessions = store.get_sessions() if session is None else [opening.session(store, session)]
         done = {}
         for record in sessions:
-            with render.embed_progress(record) as on_progress:
+            with progress.embedding(record) as on_progress:
                 done[record.id] = turnfold.embed_session(record.id, store, on_progress=on_progress)
         render.embedded(done, as_json=as_json)
 
@@ -199,7 +199,9 @@ def doctor(
 ) -> None:
     """Verify that every promise holds; exit code 1 where one does not."""
     with opening.store(database_url, schema) as store:
-        faults = turnfold.repair(store, session) if repair else turnfold.check(store, session)
+        look = turnfold.repair if repair else turnfold.check
+        with progress.checking() as on_progress:
+            faults = look(store, session, on_progress=on_progress)
         render.faults(faults, as_json=as_json)
     if faults:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-import turnfold
 from turnfold import (
     CompactionStats,
     Context,
@@ -45,7 +43,6 @@ from turnfold.integrations.openai_messages import Imported
 _UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True)
 
 
 def plain(text: str) -> str:
@@ -53,50 +50,6 @@ def plain(text: str) -> str:
     safe = _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = sys.stdout.encoding or "utf-8"
     return safe.encode(encoding, "backslashreplace").decode(encoding)
-
-
-@contextmanager
-def progress(title: str, *, total: int) -> Iterator[Callable[[int], None]]:
-    with _bar("") as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda steps: bar.advance(task, steps)
-
-
-@contextmanager
-def compaction_progress() -> Iterator[turnfold.running.OnProgress]:
-    with _bar("turns") as bar:
-        task = bar.add_task("Folding", total=None)
-
-        def show(step: turnfold.Progress) -> None:
-            title = "Folding" if step.depth == 0 else f"Condensing to depth {step.depth}"
-            bar.update(task, description=title, completed=step.turns_compacted, total=step.turns_to_compact)
-
-        yield show
-
-
-@contextmanager
-def refold_progress() -> Iterator[turnfold.refolding.OnRefoldProgress]:
-    with _bar("summaries") as bar:
-        task = bar.add_task("Making again", total=None)
-
-        def show(step: turnfold.RefoldProgress) -> None:
-            title = f"Making again, depth {step.depth}"
-            bar.update(task, description=title, completed=step.summaries_done, total=step.summaries_to_do)
-
-        yield show
-
-
-@contextmanager
-def embed_progress(session: SessionRecord) -> Iterator[turnfold.embedding.OnEmbedProgress]:
-    with _bar("turns") as bar:
-        task = bar.add_task(f"Embedding {plain(session.id)}", total=session.last_position)
-        yield lambda stats: bar.update(task, completed=stats["turns_embedded"])
-
-
-def _bar(unit: str) -> Progress:
-    """A bar on standard error; nothing where that is no terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 def imported(found: Iterable[Imported], *, as_json: bool) -> None:
