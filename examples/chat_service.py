@@ -3,9 +3,9 @@
 Start it from the root of the project with `make example`, or, where turnfold is installed::
 
     pip install 'turnfold[async,llm,postgres]' fastapi uvicorn aiosqlite
-    CHAT_MODEL=gpt-5-mini OPENAI_API_KEY=… uvicorn --factory examples.chat_service:create_app
+    CHAT_MODEL=gpt-6.1-terra OPENAI_API_KEY=… uvicorn --factory examples.chat_service:create_app
 
-It reads its environment: `TURNFOLD_DATABASE_URL` (default: the file chats.db), `CHAT_MODEL` (default: gpt-5-mini),
+It reads its environment: `TURNFOLD_DATABASE_URL` (default: the file chats.db), `CHAT_MODEL` (default: gpt-6.1-terra),
 `OPENAI_BASE_URL` for any OpenAI-compatible server, `CHAT_CONTEXT_TOKENS` (default: 30000), and `CHAT_COMPACTION`, where
 `off` turns compaction off, to compare.
 """
@@ -94,7 +94,7 @@ class Chat:
 
     def __init__(self, store: AsyncSqlRepository) -> None:
         self.store = store
-        self._model = os.environ.get("CHAT_MODEL", "gpt-5-mini")
+        self._model = os.environ.get("CHAT_MODEL", "gpt-6.1-terra")
         self._client = AsyncOpenAI()
         self._llm: Any = load_model(f"openai:{self._model}", base_url=os.environ.get("OPENAI_BASE_URL"))
         self._summarizer = Summarizer(self._llm)

@@ -13,6 +13,10 @@ from typing import Any
 
 Reply = Callable[["Provider", BaseHTTPRequestHandler, str], None]
 
+NO_SAMPLING_SINCE = "2026-10-21"
+"""The version of Anthropic's API that refuses sampling settings first:
+https://platform.claude.com/docs/en/api/migration-2026-10-21"""
+
 
 class Provider:
     """What the server was asked, and what it still has to answer; the last answer is given for ever."""
@@ -71,6 +75,10 @@ def too_long(provider: Provider, request: BaseHTTPRequestHandler, path: str) -> 
         "param": "messages",
     }
     send(request, 400, {"type": "error", "error": error})
+
+
+def refuses_sampling(provider: Provider, request: BaseHTTPRequestHandler, path: str) -> None:
+    fails(400, "invalid_request_error")(provider, request, path)
 
 
 def garbage(provider: Provider, request: BaseHTTPRequestHandler, path: str) -> None:
@@ -134,13 +142,18 @@ def running() -> Iterator[Provider]:
                 provider.prompts.append(text_of(body["messages"][-1]["content"]))
                 provider.running += 1
                 provider.most = max(provider.most, provider.running)
+            answer = refuses_sampling if self._refuses_sampling(body) else provider.next()
             try:
-                provider.next()(provider, self, self.path)
+                answer(provider, self, self.path)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
             finally:
                 with provider.lock:
                     provider.running -= 1
+
+        def _refuses_sampling(self, body: dict[str, Any]) -> bool:
+            newest = self.headers.get("anthropic-version", "") >= NO_SAMPLING_SINCE
+            return newest and not body.keys().isdisjoint({"temperature", "top_p", "top_k"})
 
         def log_message(self, *_: object) -> None:
             pass

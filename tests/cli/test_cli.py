@@ -141,6 +141,17 @@ class TestTheWholeWay:
             run("compact", "chat", "--fresh-tail-count", 0, *arguments[2:], code=1)
         assert [s["model"] for s in parsed(run("tree", "chat", "--json"))] == ["openai:fake"]
 
+    def test_compact_does_not_warn_of_settings_that_nobody_made(
+        self, run: Run, url: str, chat: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
+        run("import", chat)
+        with running() as provider:
+            model = ("--model", "anthropic:claude-haiku-5-5", "--base-url", provider.url)
+            done = turnfold_process("compact", "chat", *model, "--json", "--database-url", url)
+        assert parsed(done)["tiers_used"] == ["normal"]
+        assert done.stderr == ""
+
     def test_compact_tells_what_holds_it_back(self, run: Run, tmp_path: Path) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "ask", "arguments": "{}"}}
         file = tmp_path / "asked.json"

@@ -194,12 +194,16 @@ class TestCalls:
         with pytest.raises(ModelFailed, match="tried 1 times"):
             make(timeout=0.2, retries=0)(PROMPT)
 
-    def test_limits_and_temperature_reach_the_server(
+    def test_the_temperature_reaches_a_server_that_takes_one(
         self, provider: Provider, make: Callable[..., LLM], wire: str
     ) -> None:
+        assert make()(PROMPT) == GOOD
+        (body,) = provider.bodies
+        assert body.get("temperature") == {"openai": 0.2, "anthropic": None}[wire]
+
+    def test_the_limit_reaches_the_server(self, provider: Provider, make: Callable[..., LLM]) -> None:
         make(max_output_tokens=321)(PROMPT)
         (body,) = provider.bodies
-        assert body["temperature"] == 0.2
         assert 321 in (body.get("max_tokens"), body.get("max_completion_tokens"))
 
     def test_a_prompt_that_is_too_long_is_told_apart(self, provider: Provider, make: Callable[..., LLM]) -> None:

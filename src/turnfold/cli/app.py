@@ -113,7 +113,8 @@ def compact(
     condensed_min_fanout: CondensedMinFanout = 4,
     max_condense_depth: Annotated[int, typer.Option(help="The highest depth condensed from; -1: no bound.")] = -1,
     model: Annotated[
-        str, typer.Option(help="extractive (offline), or one such as openai:gpt-5-mini or anthropic:claude-haiku-4-5.")
+        str,
+        typer.Option(help="extractive (offline), or one such as openai:gpt-6.1-terra or anthropic:claude-haiku-5-5."),
     ] = "extractive",
     base_url: BaseUrl = None,
     as_json: AsJson = False,
@@ -137,11 +138,12 @@ def compact(
         render.compacted(record, opening.session(store, session), stats, outcomes[-1], as_json=as_json)
 
 
-@app.command(epilog="Example: turnfold refold chats-1 --model openai:gpt-5-mini --database-url sqlite:///chats.db")
+@app.command(epilog="Example: turnfold refold chats-1 --model openai:gpt-6.1-terra --database-url sqlite:///chats.db")
 def refold(
     session: SessionId,
     model: Annotated[
-        str, typer.Option(help="One such as openai:gpt-5-mini or anthropic:claude-haiku-4-5, or extractive (offline).")
+        str,
+        typer.Option(help="One such as openai:gpt-6.1-terra or anthropic:claude-haiku-5-5, or extractive (offline)."),
     ],
     database_url: DatabaseUrl,
     schema: Schema = None,

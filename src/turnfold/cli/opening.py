@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,10 @@ def store(url: str, schema: str | None, embedder: str | None = None) -> Iterator
 def summarizer(model: str, base_url: str | None) -> Iterator[Summarizer]:
     loaded = turnfold.load_model(model, base_url=base_url)
     try:
-        yield Summarizer(loaded)
+        with warnings.catch_warnings():
+            # The temperature is turnfold's own wish: whoever reads this could do nothing about a model that takes none.
+            warnings.filterwarnings("ignore", "Sampling parameters")
+            yield Summarizer(loaded)
     finally:
         if isinstance(loaded, LLM):
             loaded.close()

@@ -14,7 +14,7 @@ class Prompt(str):
     """A prompt. A model may use it as the plain text that it is, or honour what it knows:
 
     `source`, the text to summarize, without instructions; `target_tokens`, how long the answer should be at most;
-    `temperature`, which falls from tier to tier.
+    `temperature`, which falls from tier to tier; a model that takes none is not sent it.
     """
 
     source: str
